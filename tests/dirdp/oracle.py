@@ -1,0 +1,67 @@
+"""Theorems 10 and 11 again: at 60 digits, straight from the paper, sharing no code with `dirdp`."""
+
+from functools import lru_cache
+from math import comb
+
+from mpmath import exp, log, mp, mpf, psi
+
+mp.dps = 60
+
+
+def mechanism_rdp(order, *, r, alpha):
+    """Lemma 9."""
+    return mpf(order) * mpf(r) ** 2 * psi(1, mpf(alpha) - (mpf(order) - 1) * mpf(r))
+
+
+@lru_cache(maxsize=10000)
+def _growth(order, r, alpha):
+    return exp((order - 1) * mechanism_rdp(order, r=r, alpha=alpha))
+
+
+@lru_cache(maxsize=10000)
+def _log_moment(n, r, alpha, q):
+    q = mpf(q)
+    mp.dps = 60 - 2 * int(mp.log10(q))  # the sum is 1 + O(q²)
+    total = (1 - q) ** (n - 1) * (n * q - q + 1)
+    total += comb(n, 2) * q**2 * (1 - q) ** (n - 2) * _growth(2, r, alpha)
+    total += 3 * sum(comb(n, j) * (1 - q) ** (n - j) * q**j * _growth(j, r, alpha) for j in range(3, n + 1))
+    return log(total)
+
+
+def rdp(order, *, r, alpha, q, steps):
+    """First term of Theorem 10, not rearranged."""
+    return mpf(steps) / (order - 1) * _log_moment(order, r, alpha, q)
+
+
+def epsilon_at(order, *, r, alpha, delta, q, steps):
+    """Theorem 10 at one order."""
+    n = mpf(order)
+    conversion = log(n - 1) - (log(mpf(delta)) + n * log(n)) / (n - 1)
+    return rdp(order, r=r, alpha=alpha, q=q, steps=steps) + conversion
+
+
+def orders(*, r, alpha, top=1001):
+    """Integers λ with 2 ≤ λ < 1 + α/r, up to `top`."""
+    return [n for n in range(2, top + 1) if mpf(alpha) - (n - 1) * mpf(r) > 0]
+
+
+def epsilon(*, r, alpha, delta, q, steps):
+    """h(r) of eq. (1): (ε, order)."""
+    setting = {"r": r, "alpha": alpha, "delta": delta, "q": q, "steps": steps}
+    return min((epsilon_at(n, **setting), n) for n in orders(r=r, alpha=alpha))
+
+
+@lru_cache
+def scaling(*, budget, alpha, delta, q, steps, digits=14):
+    """r* of eq. (1) by bisection in r/α over [1/1000, 1)."""
+    low, high = mpf("0.001"), mpf(1)
+    while high - low > mpf(10) ** -digits * low:
+        middle = (low + high) / 2
+        spent, _ = epsilon(r=middle * mpf(alpha), alpha=alpha, delta=delta, q=q, steps=steps)
+        low, high = (middle, high) if spent <= budget else (low, middle)
+    return low * mpf(alpha)
+
+
+def attenuation(*, s_y, r, alpha):
+    """κ of eq. (3)."""
+    return mpf(r) * mpf(s_y) * psi(1, mpf(r) * mpf(s_y) + mpf(alpha))
