@@ -120,6 +120,16 @@ def settings(points: pd.DataFrame) -> list[pd.DataFrame]:
     return [group for _, group in points.groupby(SETTING, sort=False, dropna=False)]
 
 
+def differing(points: pd.DataFrame) -> list[str]:
+    """The parts of the setting that are not the same for all points."""
+    return [name for name in SETTING if points[name].nunique(dropna=False) > 1]
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A frame's rows as dictionaries, column to value."""
+    return frame.to_dict(orient="records")  # type: ignore[return-value]
+
+
 def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any]:
     plan, info = record.plan, record.info
     last = record.reports[-1] if record.reports else {}

@@ -57,3 +57,13 @@ def alpha_colors(alphas: Iterable[float]) -> dict[float, str]:
         return {}
     least, span = math.log(offsets[0]), math.log(offsets[-1] / offsets[0]) or 1.0
     return {alpha: to_hex(ALPHA_MAP((math.log(alpha) - least) / span)) for alpha in offsets}
+
+
+def method_colors(methods: Iterable[str]) -> dict[str, str]:
+    """Colour of every method in the order given, as ``#rrggbb``; apart for colour-blind readers, too.
+
+    >>> method_colors(["Algorithm 1", "DP-SGD"])
+    {'Algorithm 1': '#0072b2', 'DP-SGD': '#d55e00'}
+    """
+    palette = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8c6d1f"]
+    return {method: palette[place % len(palette)] for place, method in enumerate(methods)}

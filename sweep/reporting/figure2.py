@@ -7,7 +7,6 @@ the number.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,31 +14,29 @@ import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sweep.reporting.aggregate import SETTING, settings
+from sweep.reporting.aggregate import differing, settings
+from sweep.reporting.artifacts import Artifacts
 from sweep.reporting.colors import ALPHA_MAP, STYLE, alpha_colors
+from sweep.reporting.plotting import NEUTRAL, SHAPES, SIZE, WIDTH, tick_decades, title_and_caption
+from sweep.reporting.table import points_table
+from sweep.reporting.words import count, setting
 
 PANELS = {
     "learning_rate": r"Learning rate $\gamma$",
     "effective_learning_rate": r"Effective learning rate $\gamma_\mathrm{eff} = \gamma\kappa$  ($s_y = 0.9$)",
 }
-NEUTRAL = "#555555"
-SHAPES = "os^Dv"  # beside the colour, for readers and printers that have none
-SIZE = 5.5
 MOST_CURVES_NAMED = 10  # with more a colour bar takes the legend's place
-TITLE_WIDTH, CAPTION_WIDTH = 95, 145  # characters that fit the figure's width
 GRID = 1001
 LEAST_OVERLAP = 0.1
 
 
-def view(trials: pd.DataFrame, points: pd.DataFrame, *, title: str, rung: float | None) -> dict[str, Figure | str]:
-    """The files of this item: ``figure2.csv``, all points, and a figure for every setting that makes a curve.
+def view(trials: pd.DataFrame, points: pd.DataFrame, *, title: str, rung: float | None) -> Artifacts:
+    """The table ``figure2``, all points, and a figure for every setting that makes a curve.
 
     A setting is drawn if it has results at two learning rates or more. One such figure is called ``figure2``;
     several are ``figure2-1``, ``figure2-2``, … in the order of the points, each captioned with its setting.
@@ -47,7 +44,7 @@ def view(trials: pd.DataFrame, points: pd.DataFrame, *, title: str, rung: float 
     drawn = [group for group in settings(points) if _rates_drawn(group, rung=rung) > 1]
     names = ["figure2"] if len(drawn) == 1 else [f"figure2-{number}" for number in range(1, len(drawn) + 1)]
     figures = {name: figure2(group, title=title, rung=rung) for name, group in zip(names, drawn, strict=True)}
-    return {"figure2.csv": points.to_csv(index=False, lineterminator="\n"), **figures}
+    return Artifacts(tables={"figure2": points_table(points)}, figures=figures)
 
 
 def figure2(points: pd.DataFrame, *, title: str, rung: float | None, metric_label: str = "Test accuracy") -> Figure:
@@ -59,13 +56,12 @@ def figure2(points: pd.DataFrame, *, title: str, rung: float | None, metric_labe
     that reached it is drawn there as a hollow mark on a dotted line as well. A cross at the foot: no seed
     finished and at least one diverged. Every artist's ``gid`` says what it is: ``alpha=3 finished``.
     """
-    differing = [name for name in SETTING if points[name].nunique(dropna=False) > 1]
-    if differing:
-        raise ValueError(f"Figure 2 shows points of one setting, but here differ: {', '.join(differing)}")
+    if parts := differing(points):
+        raise ValueError(f"Figure 2 shows points of one setting, but here differ: {', '.join(parts)}")
     if points["r_star"].isna().all():
         points = points.assign(alpha=math.nan)  # α acts through r* alone; a plan without mechanism has it idle
     with rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 4.8), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 4.8), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         colors = alpha_colors(points["alpha"])
         for ax, (rate, label) in zip(axes, PANELS.items(), strict=True):
@@ -73,10 +69,8 @@ def figure2(points: pd.DataFrame, *, title: str, rung: float | None, metric_labe
             ax.set_xlabel(label)
         axes[1].tick_params(left=False)
         axes[0].set_ylabel(f"{metric_label} (%)")
-        figure.suptitle(_plain(textwrap.fill(title, TITLE_WIDTH)), x=0.01, ha="left", fontsize=11, fontweight="bold")
         _add_legends(figure, axes, points, colors=colors, rung=rung)
-        caption = textwrap.fill(_caption(points, rung=rung, metric=metric_label), CAPTION_WIDTH)
-        figure.supxlabel(_plain(caption), x=0.01, ha="left", fontsize=8.5, color="#333333", linespacing=1.35)
+        title_and_caption(figure, title, _caption(points, rung=rung, metric=metric_label))
     return figure
 
 
@@ -135,7 +129,7 @@ def _draw_panel(ax: Axes, points: pd.DataFrame, *, rate: str, colors: dict[float
         _draw_diverged(ax, curve, rate=rate, color=color, name=name)
     if not (points[rate] > 0).any():
         ax.text(0.5, 0.5, "not defined for these trials", transform=ax.transAxes, ha="center", color=NEUTRAL)
-    _tick_decades(ax.xaxis, *ax.get_xlim())
+    tick_decades(ax.xaxis, *ax.get_xlim())
 
 
 def _draw_rung(ax: Axes, curve: pd.DataFrame, *, rate: str, color: str, shape: str, name: str) -> None:
@@ -219,15 +213,6 @@ def _rates_drawn(points: pd.DataFrame, *, rung: float | None) -> int:
     return int(points.loc[seen & (points["learning_rate"] > 0), "learning_rate"].nunique())
 
 
-def _tick_decades(axis: Axis, low: float, high: float) -> None:
-    """Plain numbers on a log axis: decades, and 2 and 5 between them where there are few decades."""
-    few = math.log10(high / low) < 2
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
-    axis.set_minor_locator(LogLocator(subs=tuple(range(2, 10))))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def _add_legends(
     figure: Figure, axes: list[Axes], points: pd.DataFrame, *, colors: dict[float, str], rung: float | None
 ) -> None:
@@ -237,7 +222,7 @@ def _add_legends(
         norm = LogNorm(min(colors), max(colors))
         scale = ScalarMappable(norm, ALPHA_MAP)
         bar = figure.colorbar(scale, ax=axes, label=r"Offset $\alpha$", pad=0.015, aspect=30)
-        _tick_decades(bar.ax.yaxis, *bar.ax.get_ylim())
+        tick_decades(bar.ax.yaxis, *bar.ax.get_ylim())
         axes[0].legend(handles=marks, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(marks))
         return
     above = axes[-1].legend(handles=curves, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
@@ -287,38 +272,15 @@ def _caption(points: pd.DataFrame, *, rung: float | None, metric: str) -> str:
     infeasible = int((points["infeasible"] > 0).sum())
     deviation = f"{metric}: mean over {asked} seeds, bars ± one standard deviation. Filled: all seeds finished."
     sentences = [
-        _setting(points),
+        setting(points),
         deviation if asked > 1 else f"{metric}, one seed a point. Filled: finished.",
-        f"Half-filled: fewer seeds finished ({_count(partial)})." if partial else "",
+        f"Half-filled: fewer seeds finished ({count(partial)})." if partial else "",
         f"Hollow, dotted: all trials that reached the first rung ({rung:g} T), stopped or not." if rung else "",
-        f"Crosses: diverged ({_count(lost)})." if lost else "",
-        f"Not drawn: {_count(infeasible)} without a usable r*." if infeasible else "",
+        f"Crosses: diverged ({count(lost)})." if lost else "",
+        f"Not drawn: {count(infeasible)} without a usable r*." if infeasible else "",
         _collapse_sentence(points, rung=rung),
     ]
-    text = " ".join(sentence for sentence in sentences if sentence)
-    return text.replace(" = ", "\u00a0=\u00a0")  # no line ends inside an equation
-
-
-def _setting(points: pd.DataFrame) -> str:
-    if points.empty:
-        return "No trials."
-    point = points.iloc[0]
-    parts = [f"{point['dataset']}, {point['model']}", _privacy(point)]
-    parts += [f"q = {point['sampling_rate']:.4g}"] if pd.notna(point["sampling_rate"]) else []
-    parts += [f"T = {point['steps']}"] if pd.notna(point["steps"]) else []
-    parts += [point["variant"]] if point["variant"] else []
-    return ", ".join(parts) + "."
-
-
-def _privacy(point: pd.Series) -> str:
-    if math.isinf(point["epsilon"]):
-        return f"{point['method']}, no privacy mechanism (ε = ∞)"
-    if math.isnan(point["epsilon"]):
-        return str(point["method"])
-    epsilon, delta = _digits(point["epsilon"]), _digits(point["delta"])
-    if point["method"] == "dirichlet":
-        return f"nominal ε (Theorem 10) = {epsilon} per trial, δ = {delta}"
-    return f"{point['method']} with ε = {epsilon} per trial by its own accountant, δ = {delta}"
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _collapse_sentence(points: pd.DataFrame, *, rung: float | None) -> str:
@@ -337,18 +299,3 @@ def _label(alpha: float) -> str:
 
 def _shape(place: int, curves: int) -> str:
     return SHAPES[place % len(SHAPES)] if curves <= MOST_CURVES_NAMED else "o"
-
-
-def _count(number: int) -> str:
-    return f"{number} point{'' if number == 1 else 's'}"
-
-
-def _digits(value: float) -> str:
-    """All digits of a number, as people write it: 1, 0.5, 1e-5. Nothing is rounded, least of all a budget
-    down."""
-    return repr(float(value)).removesuffix(".0").replace("e-0", "e-")
-
-
-def _plain(text: str) -> str:
-    """Text in which a dollar sign is a dollar sign."""
-    return text.replace("$", r"\$")

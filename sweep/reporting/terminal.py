@@ -1,15 +1,14 @@
-"""The table a sweep ends with in the terminal."""
+"""Tables in the terminal: the one a sweep ends with, and those of a report."""
 
 from __future__ import annotations
 
-import math
-from decimal import ROUND_CEILING, Decimal
-
 import pandas as pd
+import rich.table
 from rich.markup import escape
-from rich.table import Table
 
-from sweep.reporting.aggregate import SETTING
+from sweep.reporting.aggregate import differing
+from sweep.reporting.table import Table
+from sweep.reporting.words import POINT_HEADER, point_cells, setting_cell
 
 _WORDS = {
     "completed": "completed",
@@ -22,7 +21,7 @@ _WORDS = {
 }
 
 
-def summary_table(trials: pd.DataFrame, points: pd.DataFrame, *, top: int = 10) -> Table:
+def summary_table(trials: pd.DataFrame, points: pd.DataFrame, *, top: int = 10) -> rich.table.Table:
     """The ``top`` best points with a finished seed, and below them how all trials ended.
 
     Best means greatest validation accuracy where the sweep holds out data, else greatest test accuracy; the
@@ -34,19 +33,20 @@ def summary_table(trials: pd.DataFrame, points: pd.DataFrame, *, top: int = 10) 
     best = points[points["n"] > 0].sort_values(
         "validation_mean" if held_out else "mean", ascending=False, kind="stable"
     )
-    differing = [name for name in SETTING if name != "steps" and points[name].nunique(dropna=False) > 1]
-    table = Table(
+    parts = [name for name in differing(points) if name != "steps"]
+    table = rich.table.Table(
         title=f"Best points by {'validation' if held_out else 'test'} accuracy",
         caption=counts_line(trials, points),
         caption_justify="left",
         caption_style="none",
     )
-    for name in differing:
+    for name in parts:
         table.add_column(name)
-    for name in ["α", "γ", "γ_eff", "r*", "seeds", "test accuracy %", "steps", "nominal ε"]:
+    for name in POINT_HEADER:
         table.add_column(name, justify="right", no_wrap=True)
     for _, point in best.head(top).iterrows():
-        table.add_row(*(_setting(point, name) for name in differing), *_cells(point))
+        cells = [*(escape(setting_cell(point, name)) for name in parts), *point_cells(point)]
+        table.add_row(*cells, style=None if point["complete"] else "yellow")
     return table
 
 
@@ -59,47 +59,18 @@ def counts_line(trials: pd.DataFrame, points: pd.DataFrame) -> str:
     return f"{len(trials)} trials: {counted} · {whole}" if len(trials) else "no trials"
 
 
-def round_up(value: float, *, digits: int = 4) -> str:
-    """A privacy loss with at most ``digits`` decimals, never below the value; ``∞`` and ``–`` for inf and
-    NaN.
-
-    >>> round_up(0.99990001), round_up(0.3), round_up(4.0), round_up(float("inf"))
-    ('1', '0.3', '4', '∞')
-    """
-    if math.isnan(value):
-        return "–"
-    if math.isinf(value):
-        return "∞"
-    # Through the shortest decimal that is this float: its exact expansion would make 0.1 into 0.1001.
-    rounded = Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING)
-    return f"{rounded:f}".rstrip("0").rstrip(".")
-
-
-def _cells(point: pd.Series) -> list[str]:
-    n, asked = int(point["n"]), int(point["n_expected"])
-    return [
-        _cell(point["alpha"]),
-        _cell(point["learning_rate"]),
-        _cell(point["effective_learning_rate"]),
-        _cell(point["r_star"]),
-        f"{n}/{asked}" if point["complete"] else f"[yellow]{n}/{asked}[/yellow]",
-        _accuracy(point["mean"], point["std"]),
-        _cell(point["steps"]),
-        round_up(point["epsilon_spent"]),
-    ]
-
-
-def _setting(point: pd.Series, name: str) -> str:
-    return round_up(point[name]) if name == "epsilon" else escape(_cell(point[name]))
-
-
-def _accuracy(mean: float, std: float) -> str:
-    return f"{100 * mean:.2f}" if math.isnan(std) else f"{100 * mean:.2f} ± {100 * std:.2f}"
-
-
-def _cell(value: object) -> str:
-    if pd.isna(value):  # type: ignore[call-overload]
-        return "–"
-    if isinstance(value, float):
-        return "∞" if math.isinf(value) else f"{value:.4g}"
-    return str(value)
+def rich_table(table: Table) -> rich.table.Table:
+    """A table of a report for the terminal, its notes below it."""
+    shown = rich.table.Table(
+        title=escape(table.caption),
+        caption="\n".join(escape(note) for note in table.notes),
+        caption_justify="left",
+        caption_style="none",
+    )
+    for place, name in enumerate(table.header):
+        shown.add_column(escape(name), justify="left" if place < table.text_columns else "right")
+    for block in table.blocks:
+        for row in block:
+            shown.add_row(*map(escape, row))
+        shown.add_section()
+    return shown

@@ -191,17 +191,19 @@ def test_no_text_is_clipped_and_nothing_lies_on_anything(sweep, record, case):
 
 def names(records, *, rung=None):
     trials = trials_frame(records, rung=rung)
-    return list(view(trials, points_frame(trials, seeds=1), title="Made", rung=rung))
+    made = view(trials, points_frame(trials, seeds=1), title="Made", rung=rung)
+    assert list(made.tables) == ["figure2"]
+    return list(made.figures)
 
 
 def test_a_figure_for_every_setting_that_makes_a_curve(record):
     two = [record(epsilon=epsilon, lr=lr) for epsilon in (1.0, 2.0) for lr in (0.1, 0.2)]
-    assert names(two) == ["figure2.csv", "figure2-1", "figure2-2"]
-    assert names([*two[:2], record(epsilon=3.0)]) == ["figure2.csv", "figure2"]
-    assert names([record(epsilon=epsilon) for epsilon in (1.0, 2.0)]) == ["figure2.csv"]
+    assert names(two) == ["figure2-1", "figure2-2"]
+    assert names([*two[:2], record(epsilon=3.0)]) == ["figure2"]
+    assert names([record(epsilon=epsilon) for epsilon in (1.0, 2.0)]) == []
     stopped = [record(lr=lr, end="early_stopped") for lr in (0.1, 0.2)]
-    assert names(stopped) == ["figure2.csv"]
-    assert names(stopped, rung=0.1) == ["figure2.csv", "figure2"]
+    assert names(stopped) == []
+    assert names(stopped, rung=0.1) == ["figure2"]
 
 
 # --- R -----------------------------------------------------------------------------------------------------

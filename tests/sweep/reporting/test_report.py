@@ -1,5 +1,6 @@
 """Files of a report: which, whole, repeatable; and the text of ``sweep results``."""
 
+import base64
 import csv
 import io
 import json
@@ -8,8 +9,10 @@ import os
 
 import pytest
 
-from sweep.reporting import results_rows, write_report
+from sweep.reporting import COMPUTED, VIEWS, results_rows, write_report
 from sweep.reporting.aggregate import TRIAL_COLUMNS
+
+TABLE = ["figure2.csv", "figure2.md", "figure2.tex"]
 
 
 def report(folder, records, **options):
@@ -21,19 +24,22 @@ def report(folder, records, **options):
 def test_a_sweep_gives_two_tables_and_a_picture_twice_and_the_same_bytes_again(sweep, tmp_path):
     records = sweep(asha=True)
     paths = report(tmp_path / "new" / "folder", records)
-    assert [path.name for path in paths] == ["results.csv", "figure2.csv", "figure2.png", "figure2.pdf"]
+    assert [path.name for path in paths] == ["results.csv", *TABLE, "figure2.png", "figure2.pdf", "figure2.html"]
     first = [path.read_bytes() for path in paths]
-    assert first[2].startswith(b"\x89PNG") and first[3].startswith(b"%PDF")
-    width, height = (int.from_bytes(first[2][at : at + 4]) for at in (16, 20))
+    *_, png, pdf, page = first
+    assert base64.b64encode(png) in page
+    assert png.startswith(b"\x89PNG") and pdf.startswith(b"%PDF") and page.startswith(b"<!DOCTYPE html>")
+    width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))
     assert width > 1500 and height > 700
-    assert b"CreationDate" not in first[3] and b"/Type3" not in first[3]
+    assert b"CreationDate" not in pdf and b"/Type3" not in pdf
     again = report(tmp_path / "again", records)
     assert [path.read_bytes() for path in again] == first
     assert sorted(path.name for path in again[0].parent.iterdir()) == sorted(path.name for path in again)
 
 
-def test_an_unknown_item_gets_figure_2(sweep, tmp_path):
-    assert len(report(tmp_path, sweep(alphas=(3.0,), rates=3), item="my own sweep")) == 4
+def test_an_unknown_item_gets_figure_2(record, tmp_path):
+    paths = report(tmp_path, [record()], item="my own sweep")
+    assert [path.name for path in paths] == ["results.csv", *TABLE, "figure2.html"]
 
 
 @pytest.mark.parametrize("case", ["nothing", "infeasible", "one point", "unstarted", "not a number"])
@@ -46,9 +52,17 @@ def test_a_sweep_that_makes_no_curve_still_gives_its_tables(record, tmp_path, ca
         "not a number": [record(lr=lr, accuracy=math.nan, early=math.nan) for lr in (1, 2)],
     }[case]
     paths = report(tmp_path, records)
-    assert [path.name for path in paths] == ["results.csv", "figure2.csv"]
-    rows = list(csv.DictReader(paths[0].open(encoding="utf-8")))
+    assert [path.name for path in paths] == ["results.csv", *TABLE, "figure2.html"]
+    rows = list(csv.DictReader(paths[0].read_text(encoding="utf-8").splitlines()))
     assert len(rows) == len(records)
+
+
+@pytest.mark.parametrize("item", sorted({*VIEWS, *COMPUTED} - {"figure1b"}))  # drawn in test_page.py
+def test_every_item_is_written_without_a_trial(tmp_path, item):
+    paths = report(tmp_path, [], item=item)
+    assert paths[0].name == "results.csv" and paths[-1].name == f"{item}.html"
+    assert {path.suffix for path in paths} >= {".csv", ".md", ".tex", ".html"}
+    assert all(path.stat().st_size for path in paths)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_draft(record, tmp_path, monkeypatch):
@@ -62,7 +76,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_draft(record, tmp_path, monke
     with pytest.raises(OSError, match="disk full"):
         report(tmp_path, [record(), record(seed=1)])
     assert old.read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure2.csv", "results.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["results.csv", *TABLE, "figure2.html"])
 
 
 def test_json_is_strict_and_has_all_columns(record):

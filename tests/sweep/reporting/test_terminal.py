@@ -1,15 +1,13 @@
-"""The table at the end of a sweep: the right points first, and no privacy rounded away."""
+"""The table at the end of a sweep: the right points first; and those of a report."""
 
 import io
-import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from sweep.reporting.aggregate import points_frame, trials_frame
-from sweep.reporting.terminal import counts_line, round_up, summary_table
+from sweep.reporting.table import Table
+from sweep.reporting.terminal import counts_line, rich_table, summary_table
 
 
 def frames(records, *, seeds=2):
@@ -79,18 +77,12 @@ def test_a_sweep_without_a_finished_trial_has_a_table_without_rows(record, recor
     assert "1 infeasible" in text[-1] if records else "no trials" in text[-1]
 
 
-@given(st.floats(min_value=0, max_value=1e6))
-def test_epsilon_is_never_rounded_down(value):
-    assert value <= float(round_up(value)) <= value + 1.01e-4
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.99991, "1"), (0.1, "0.1"), (0.12341, "0.1235"), (1e-9, "0.0001"), (0.0, "0"), (100.0, "100")],
-)
-def test_rounding_up_by_hand(value, text):
-    assert round_up(value) == text
-
-
-def test_what_is_no_number_has_a_sign():
-    assert (round_up(math.inf), round_up(math.nan)) == ("∞", "–")
+def test_a_table_of_a_report_is_shown_with_its_notes_and_without_markup():
+    table = Table(
+        caption="[bold]", header=["Method", "[b]"], blocks=[[["a", "[x]"]], [["b", "−1.2"]]], data=None, notes=["[red]"]
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(rich_table(table))
+    text = console.export_text()
+    assert [cells(line) for line in text.splitlines() if line.startswith("│")] == [["a", "[x]"], ["b", "−1.2"]]
+    assert all(word in text for word in ("[bold]", "[b]", "[red]"))

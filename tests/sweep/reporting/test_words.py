@@ -1,0 +1,31 @@
+"""Numbers as reports write them: no privacy rounded away."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweep.reporting.words import digits, round_up
+
+
+@given(st.floats(min_value=0, max_value=1e6))
+def test_epsilon_is_never_rounded_down(value):
+    assert value <= float(round_up(value)) <= value + 1.01e-4
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.99991, "1"), (0.1, "0.1"), (0.12341, "0.1235"), (1e-9, "0.0001"), (0.0, "0"), (100.0, "100")],
+)
+def test_rounding_up_by_hand(value, text):
+    assert round_up(value) == text
+
+
+def test_what_is_no_number_has_a_sign():
+    assert (round_up(math.inf), round_up(math.nan)) == ("∞", "–")
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.0, "1"), (0.5, "0.5"), (1e-5, "1e-5"), (7.42, "7.42"), (math.inf, "∞")])
+def test_all_digits(value, text):
+    assert digits(value) == text
