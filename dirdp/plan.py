@@ -1,0 +1,210 @@
+"""TrainingPlan: everything that decides a training's result and its privacy claim, frozen and hashable.
+
+The plan holds no knob that changes only the speed (device, threads, where the data lie): those are arguments of
+`dirdp.train`. Its content hash is therefore the identity of a trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dirdp import _validate, datasets, methods, models
+from dirdp._frozen import Frozen
+from dirdp.schedule import Schedule
+
+__all__ = ["Optimizer", "Schedule", "TrainingPlan", "Validation"]
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# PyTorch's optimisers raise where a rate overflows float32; up to here even γ_eff/κ stays below 3.4e38.
+_Rate = Annotated[float, Field(gt=0, le=1e30)]
+
+
+class Optimizer(Frozen):
+    """The rule that turns gradients into steps; `momentum` and `nesterov` are SGD's."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    nesterov: bool = False
+
+    @model_validator(mode="after")
+    def _momentum_is_sgds(self) -> Optimizer:
+        if self.name != "sgd" and (self.momentum or self.nesterov):
+            raise ValueError(
+                f"momentum={self.momentum} and nesterov={self.nesterov} belong to sgd, got name={self.name}"
+            )
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=True needs momentum above 0")
+        return self
+
+
+class Validation(Frozen):
+    """A part of the training set held out, the same for every seed; decisions look at it, not at the test set."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+
+
+class TrainingPlan(Frozen):
+    """One training of Algorithm 1 (or of a rival method), complete.
+
+    Give `lr` (the learning rate γ) or `effective_lr` (γ_eff, from which γ = γ_eff / κ follows once r* is known).
+    `expected_batch_size` may stand for `sampling_rate` (q = size / n) and `epochs` for `steps` (T = epochs / q), n
+    being the number of records trained on. `epsilon=inf` means no mechanism. `reports` is the number of evenly
+    spaced evaluations. Both rates are what `schedule` starts from. `norm="group"` puts GroupNorm in the place of the
+    model's BatchNorm. Files that are not the published ones are read only with `allow_unofficial`.
+
+    `randomness="research"` draws everything from `seed`: reproducible, and not for release, since whoever knows the
+    seed can recompute the noise. `"secure"` draws masks and noise from the operating system's entropy; a seed is
+    refused and repeats are told apart by `repeat`.
+
+    Raises `ValueError` (pydantic's `ValidationError`) naming the field and its value.
+
+    >>> plan = TrainingPlan(dataset="digits", model="mlp", epsilon=1, sampling_rate=16/1437, steps=1500, lr=0.1)
+    >>> plan.trial_id
+    'a6d5bd693935'
+    """
+
+    dataset: str
+    model: str
+    norm: Literal["batch", "group"] = "batch"
+    method: str = "dirichlet"
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    alpha: _Positive = 3.0
+    sampling_rate: Annotated[float, Field(gt=0, le=1)]
+    steps: Annotated[int, Field(gt=0)]
+    lr: _Rate | None = None
+    effective_lr: _Rate | None = None
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    augmentation: Literal["none", "crop-flip"] = "none"
+    normalize: Literal["batch", "expected"] = "batch"
+    validation: Validation | None = None
+    reports: Annotated[int, Field(gt=0)] = 20
+    randomness: Literal["research", "secure"] = "research"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    repeat: Annotated[int, Field(ge=0)] = 0
+    allow_large_delta: bool = False
+    allow_unofficial: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_epochs_and_batches(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        fields = dict(fields)
+        if "expected_batch_size" in fields:
+            size = _validate.real("expected_batch_size", fields.pop("expected_batch_size"), above=0)
+            if "sampling_rate" in fields:
+                raise ValueError(
+                    f"give sampling_rate or expected_batch_size, not both, got {fields['sampling_rate']} and {size:g}"
+                )
+            records = _records(fields)
+            if size > records:
+                raise ValueError(f"expected_batch_size={size:g} is more than the {records} records trained on")
+            fields["sampling_rate"] = size / records
+        if "epochs" in fields:
+            epochs = _validate.real("epochs", fields.pop("epochs"), above=0)
+            if "steps" in fields:
+                raise ValueError(f"give steps or epochs, not both, got {fields['steps']} and {epochs:g}")
+            rate = _validate.real("sampling_rate", fields.get("sampling_rate"), above=0, at_most=1)
+            fields["steps"] = round(_validate.real("epochs / sampling_rate", epochs / rate))
+        if fields.get("randomness", "research") == "research" and fields.get("seed") is None:
+            fields["seed"] = 0
+        return fields
+
+    @field_validator("dataset")
+    @classmethod
+    def _known_dataset(cls, name: str) -> str:
+        datasets.info(name)
+        return datasets.canonical(name)
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, name: str) -> str:
+        models.check(name)
+        return name
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, name: str) -> str:
+        return _one_of("method", name, methods.names())
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingPlan:
+        if (self.lr is None) == (self.effective_lr is None):
+            raise ValueError(f"give exactly one of lr and effective_lr, got {self.lr} and {self.effective_lr}")
+        if self.method == "nonprivate" and not math.isinf(self.epsilon):
+            raise ValueError(f"method nonprivate has epsilon=inf, got epsilon={self.epsilon}")
+        if self.randomness == "secure" and self.seed is not None:
+            raise ValueError(f"randomness=secure draws from the operating system and takes no seed, got {self.seed}")
+        if self.randomness == "research" and self.repeat:
+            raise ValueError(f"repeat={self.repeat} is for randomness=secure; use seed")
+        if self.reports > self.steps:
+            raise ValueError(f"reports={self.reports} is more than steps={self.steps}")
+        records = datasets.info(self.dataset).train_size
+        if self.validation and not 0 < self.training_size < records:
+            raise ValueError(
+                f"validation.fraction={self.validation.fraction} holds out {records - self.training_size} of the "
+                f"{records} training records; some must be held out and some left to train on"
+            )
+        if not self.allow_large_delta and not math.isinf(self.epsilon) and self.delta >= 1 / self.training_size:
+            raise ValueError(
+                f"delta={self.delta} is not below 1/n = {1 / self.training_size:.3g}, which would let a whole record "
+                "be published; choose a smaller delta or say allow_large_delta: true"
+            )
+        return self
+
+    @property
+    def training_size(self) -> int:
+        """Number n of records trained on."""
+        return datasets.training_size(
+            self.dataset, validation_fraction=self.validation.fraction if self.validation else 0.0
+        )
+
+    @property
+    def trial_id(self) -> str:
+        """12 hexadecimal digits of the SHA-256 of the plan's content."""
+        return _digest(self.model_dump(mode="json"))
+
+    @property
+    def point_id(self) -> str:
+        """Like `trial_id`, and the same for all seeds of one point of a search space."""
+        return _digest(self.model_dump(mode="json", exclude={"seed", "repeat"}))
+
+    @property
+    def score(self) -> Literal["validation_accuracy", "test_accuracy"]:
+        """The accuracy that decisions look at: validation where records are held out or published so, else test."""
+        validated = self.validation or datasets.info(self.dataset).validation_size
+        return "validation_accuracy" if validated else "test_accuracy"
+
+    @property
+    def report_steps(self) -> list[int]:
+        """The steps after which the training is evaluated; the last one is `steps`."""
+        return [-(-self.steps * i // self.reports) for i in range(1, self.reports + 1)]
+
+
+def _records(fields: dict[str, Any]) -> int:
+    validation, fraction = fields.get("validation"), 0.0
+    if isinstance(validation, Validation):
+        fraction = validation.fraction
+    elif isinstance(validation, dict):
+        fraction = _validate.real("validation.fraction", validation.get("fraction"), above=0, below=1)
+    elif validation is not None:
+        raise ValueError(f"validation takes a fraction, got {validation!r}")
+    return datasets.training_size(str(fields.get("dataset")), validation_fraction=fraction)
+
+
+def _one_of(name: str, value: str, choices: list[str]) -> str:
+    if value not in choices:
+        raise ValueError(f"unknown {name} {value!r}; choose from {', '.join(choices)}")
+    return value
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
