@@ -10,7 +10,7 @@ import pandas as pd
 
 from sweep.reporting.aggregate import POINT_COLUMNS, SETTING, points_frame, rows, trials_frame
 from sweep.reporting.table import Table
-from sweep.reporting.words import SYMBOLS, cell, percent, signed
+from sweep.words import SYMBOLS, cell, percent, signed
 
 if TYPE_CHECKING:
     from sweep.results import Results

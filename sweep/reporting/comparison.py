@@ -10,7 +10,7 @@ import pandas as pd
 
 from sweep.reporting import published
 from sweep.reporting.aggregate import rows
-from sweep.reporting.words import METHODS, SYMBOLS, cell
+from sweep.words import METHODS, SYMBOLS, cell
 
 COLUMNS = {
     "source": "object",

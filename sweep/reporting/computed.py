@@ -14,7 +14,7 @@ from sweep.reporting.artifacts import Artifacts
 from sweep.reporting.published import DATASETS, DELTA, SETTINGS
 from sweep.reporting.table import Table
 from sweep.reporting.tables import placed
-from sweep.reporting.words import digits, round_up
+from sweep.words import digits, round_up
 
 
 def table6() -> Artifacts:

@@ -21,7 +21,7 @@ from sweep.reporting.comparison import OURS, PUBLISHED, QUOTED, comparison
 from sweep.reporting.plotting import SHAPES, SIZE, WIDTH, title_and_caption
 from sweep.reporting.table import Table
 from sweep.reporting.tables import accuracy_table, laid_out
-from sweep.reporting.words import count, digits
+from sweep.words import count, digits
 
 LEGEND_WIDTH = 26  # characters
 _ORDER = [OURS, PUBLISHED, QUOTED]

@@ -24,7 +24,7 @@ from sweep.reporting.artifacts import Artifacts
 from sweep.reporting.colors import ALPHA_MAP, STYLE, alpha_colors
 from sweep.reporting.plotting import NEUTRAL, SHAPES, SIZE, WIDTH, tick_decades, title_and_caption
 from sweep.reporting.table import points_table
-from sweep.reporting.words import count, setting
+from sweep.words import count, setting
 
 PANELS = {
     "learning_rate": r"Learning rate $\gamma$",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweep.reporting.table import Table, html_text
-from sweep.reporting.words import METHODS, SYMBOLS, cell, digits
+from sweep.words import METHODS, SYMBOLS, cell, digits
 
 PRIVACY = (
     "What ε means here. Every ε of Algorithm 1 on this page is a nominal ε (Theorem 10). It covers an idealised "

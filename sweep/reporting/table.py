@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from sweep.reporting.aggregate import differing
-from sweep.reporting.words import POINT_HEADER, point_cells, setting_cell
+from sweep.words import POINT_HEADER, point_cells, setting_cell
 
 LONGEST_FLOAT = 40  # rows that fit a page; beyond, LaTeX gets a longtable
 
@@ -72,7 +72,7 @@ class Table:
 
 
 def points_table(points: pd.DataFrame) -> Table:
-    """All points, one a row, under :data:`~sweep.reporting.words.POINT_HEADER` and before it the parts of the
+    """All points, one a row, under :data:`~sweep.words.POINT_HEADER` and before it the parts of the
     setting in which they differ. The CSV has all columns of ``points_frame``, accuracies as fractions."""
     parts = [name for name in differing(points) if name != "steps"]
     rows = [[*(setting_cell(point, name) for name in parts), *point_cells(point)] for _, point in points.iterrows()]

@@ -11,7 +11,7 @@ from sweep.reporting.aggregate import points_frame
 from sweep.reporting.artifacts import Artifacts
 from sweep.reporting.comparison import OURS, QUOTED, as_validation, comparison, departures
 from sweep.reporting.table import Table
-from sweep.reporting.words import SYMBOLS, digits, signed
+from sweep.words import SYMBOLS, digits, signed
 
 CAPTIONS = {
     "table1": "Table 1: test accuracy (%) on CIFAR10",

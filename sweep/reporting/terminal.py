@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from sweep.reporting.aggregate import differing
 from sweep.reporting.table import Table
-from sweep.reporting.words import POINT_HEADER, point_cells, setting_cell
+from sweep.words import POINT_HEADER, point_cells, setting_cell
 
 _WORDS = {
     "completed": "completed",

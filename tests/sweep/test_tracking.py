@@ -28,16 +28,6 @@ from sweep.tracking import END_STATUS, Tracker, TrackingError, default_uri
 PARAMS = {"alpha": 0.1, "lr": 0.025, "steps": 20_000, "optimizer": {"name": "sgd"}, "epochs": None}
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory):
-    """An initialised SQLite file: to make one takes seconds, to copy it nothing."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return path
-
-
 @pytest.fixture
 def storage(tmp_path, empty_store):
     shutil.copy(empty_store, tmp_path / "mlflow.db")

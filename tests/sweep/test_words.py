@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.reporting.words import digits, round_up
+from sweep.words import digits, round_up
 
 
 @given(st.floats(min_value=0, max_value=1e6))

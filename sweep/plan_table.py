@@ -1,0 +1,141 @@
+"""What `sweep plan` and `sweep calibrate` print."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from dirdp import BudgetError, attenuation, budget_floor, calibrate
+from dirdp.theory import expected_loss, loss_variance
+from sweep.planning import Plan, Point
+from sweep.words import cell, round_up
+
+__all__ = ["calibration_row", "calibration_table", "plan_table", "plan_totals"]
+
+_FIXED = ("α", "γ", "γ_eff", "r*", "κ", "floor", "steps", "seeds", "")
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row for each point: what varies, its calibration, and whether its budget is feasible."""
+    shown = {"alpha", "lr", "effective_lr", "steps", "seed", "repeat"}
+    plans = [point.trials[0].plan.model_dump() for point in plan.points]
+    varied = [key for key in plans[0] if key not in shown and len({repr(fields[key]) for fields in plans}) > 1]
+    table = Table(title=escape(plan.sweep.title), box=None)
+    for name in (*varied, *_FIXED):
+        table.add_column(name, justify="right")
+    for fields, point in zip(plans, plan.points, strict=True):
+        table.add_row(*(cell(fields[key]) for key in varied), *_point_cells(point))
+    return table
+
+
+def _point_cells(point: Point) -> list[str]:
+    plan, method = point.trials[0].plan, point.method
+    calibrated = (
+        [method.learning_rate, method.learning_rate * method.attenuation, method.r, method.attenuation]
+        if method
+        else [plan.lr, plan.effective_lr, None, None]
+    )
+    return [
+        *(cell(value) for value in (plan.alpha, *calibrated)),
+        round_up(point.floor),
+        str(plan.steps),
+        str(len(point.trials)),
+        "" if method else "infeasible",
+    ]
+
+
+def plan_totals(plan: Plan) -> str:
+    """Trials, steps, what early stopping may save, and the nominal ε of the whole sweep, as lines of text."""
+    infeasible = [point for point in plan.points if not point.feasible]
+    feasible = len(plan.points) - len(infeasible)
+    lines = [f"{len(plan.points)} points, {feasible} feasible; {len(plan.trials)} trials; {plan.total_steps:,} steps"]
+    if plan.sweep.asha:
+        saved = 1 - plan.expected_steps / plan.total_steps
+        lines.append(f"ASHA may save about {saved:.0%} of the steps, if each rung keeps its share")
+    else:
+        lines.append("no scheduler: every trial runs to its end, and accuracies are those of the official test set")
+    claims = sorted({point.method.claim for point in plan.points if point.method})
+    lines.append(
+        f"the whole sweep, every trial at full length: {round_up(plan.sweep_epsilon)} at δ = {plan.delta:g}, "
+        f"{', '.join(claims)}, composed over all trials"
+    )
+    lines.extend(f"infeasible: {reason}" for reason in dict.fromkeys(point.reason for point in infeasible))
+    return "\n".join(lines)
+
+
+def calibration_row(
+    *,
+    epsilon: float,
+    delta: float,
+    alpha: float,
+    sampling_rate: float,
+    steps: int,
+    classes: int | None,
+    s_y: float,
+) -> dict[str, Any]:
+    """r*, the achieved ε, its order, κ, floor and, with `classes`, E[L] and Var[L], at `s_y`.
+
+    A budget below the floor gives a row with None for what it has not. ε = ∞ has no mechanism: κ = 1.
+    """
+    setting: dict[str, Any] = {"delta": delta, "alpha": alpha, "sampling_rate": sampling_rate, "steps": steps}
+    row: dict[str, Any] = {
+        "epsilon": epsilon,
+        **setting,
+        "r": None,
+        "achieved": None,
+        "order": None,
+        "kappa": None,
+    }
+    if math.isinf(epsilon):
+        return row | {"achieved": math.inf, "kappa": 1.0, "floor": 0.0}
+    row["floor"] = budget_floor(**setting)
+    try:
+        calibration = calibrate(epsilon=epsilon, **setting)
+    except BudgetError:
+        return row
+    r = calibration.r
+    row |= {"r": r, "achieved": calibration.epsilon, "order": calibration.order}
+    row["kappa"] = float(attenuation(s_y=s_y, r=r, alpha=alpha))
+    if classes is not None:
+        at = {"s_y": s_y, "r": r, "alpha": alpha, "classes": classes}
+        row |= {"expected_loss": float(expected_loss(**at)), "loss_variance": float(loss_variance(**at))}
+    return row
+
+
+_HEADERS = {
+    "epsilon": "ε",
+    "delta": "δ",
+    "alpha": "α",
+    "sampling_rate": "q",
+    "steps": "T",
+    "r": "r*",
+    "achieved": "achieved ε",
+    "order": "λ",
+    "kappa": "κ",
+    "floor": "floor",
+    "expected_loss": "E[L]",
+    "loss_variance": "Var[L]",
+}
+_ROUNDED_UP = ("achieved", "floor")
+
+
+def calibration_table(rows: list[dict[str, Any]]) -> Table:
+    """Rows of `calibration_row`, under the paper's letters."""
+    table = Table(title="Calibration to a nominal ε (Theorem 10)", box=None)
+    columns = [key for key in _HEADERS if any(key in row for row in rows)]
+    for key in columns:
+        table.add_column(_HEADERS[key], justify="right")
+    for row in rows:
+        table.add_row(*(_calibration_cell(key, row.get(key)) for key in columns))
+    return table
+
+
+def _calibration_cell(key: str, value: Any) -> str:
+    if key == "r" and value is None:
+        return "none"
+    if key in _ROUNDED_UP and value is not None:
+        return round_up(value, digits=5)
+    return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else cell(value)
