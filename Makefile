@@ -11,7 +11,7 @@ ui: .venv/installed  ## the MLflow UI on its results
 	$(BIN)/sweep ui
 
 test: .venv/installed-dev lint  ## lint, types, tests
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: .venv/installed-dev  ## the tests that take minutes
 	$(BIN)/pytest -m slow
