@@ -820,7 +820,6 @@ def test_a_training_is_an_iterator_of_reports():
 
 
 def test_sixty_steps_of_inception_on_mnist(data_root):
-    pytest.importorskip("dirdp.models.inception", exc_type=ModuleNotFoundError)
     plan = plan_of(dataset="mnist", model="inception", epsilon=4, sampling_rate=32 / 60_000, steps=60, reports=1)
     (report,) = list(train(plan, data_root=data_root))
     assert (report.step, report.end_reason) == (60, "completed")
