@@ -35,9 +35,19 @@ Name = Annotated[str, typer.Argument(help="A shipped search space (see `sweep li
 SweepName = Annotated[str, typer.Argument(help="The name of a sweep that has been run.")]
 Size = Annotated[str | None, typer.Option(help="A size of the search space, such as smoke.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, laid over the search space; may be repeated.")]
+
+
+def _folder(path: Path) -> Path:
+    if ":/" in str(path):  # what a Path leaves of s3://bucket
+        raise ValueError(f"--storage {path}: expected a folder of this machine or of a shared file system")
+    return path.absolute()
+
+
 Storage = Annotated[
     Path,
-    typer.Option(envvar="SWEEP_STORAGE", help="Folder of all results and, by default, of the MLflow store."),
+    typer.Option(
+        envvar="SWEEP_STORAGE", help="Folder of all results and, by default, of the MLflow store.", callback=_folder
+    ),
 ]
 Data = Annotated[Path | None, typer.Option(envvar="DIRDP_DATA", help="Folder of the data sets.")]
 Tracking = Annotated[str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow store, sqlite or a server.")]
@@ -102,7 +112,7 @@ def run(
         if point.reason:
             console.print(f"[yellow]infeasible:[/] {escape(point.reason)}", soft_wrap=True)
     options = RunOptions(
-        storage=storage.absolute(),
+        storage=storage,
         data_root=data.absolute() if data else None,
         tracking_uri=tracking_uri,
         local=local,
@@ -134,7 +144,7 @@ def report(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> No
         results = _results(storage, name, size)
         _show(results, paths=results.write_report())
         return
-    artifacts, paths = write_computed(storage.absolute() / name, item=name)
+    artifacts, paths = write_computed(storage / name, item=name)
     for table in artifacts.tables.values():
         console.print(rich_table(table))
     _print_paths(paths)
@@ -182,7 +192,7 @@ def ui(
     """Open the MLflow UI on the results."""
     from sweep.ui import serve
 
-    serve(storage.absolute(), port=port, tracking_uri=tracking_uri)
+    serve(storage, port=port, tracking_uri=tracking_uri)
 
 
 @app.command()
@@ -259,15 +269,18 @@ def data_prepare(
 def _results(storage: Path, name: str, size: str | None) -> Results:
     from sweep.results import Results
 
-    return Results.read(storage.absolute(), f"{name}-{size}" if size else name)
+    return Results.read(storage, f"{name}-{size}" if size else name)
 
 
 def _show(results: Results, *, paths: list[Path]) -> None:
+    from sweep.plan_table import sweep_epsilon_line
+    from sweep.planning import plan as plan_sweep
     from sweep.reporting import points_frame, trials_frame
     from sweep.reporting.terminal import summary_table
 
     trials = trials_frame(results.records, rung=results.rung)
     console.print(summary_table(trials, points_frame(trials, seeds=results.sweep.seeds)))
+    console.print(sweep_epsilon_line(plan_sweep(results.sweep)), soft_wrap=True, markup=False)
     for record in results.records:
         if record.message:
             console.print(f"{record.end_reason} {record.trial_id}: {record.message}", soft_wrap=True, markup=False)

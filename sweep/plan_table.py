@@ -57,13 +57,18 @@ def plan_totals(plan: Plan) -> str:
         lines.append(f"ASHA may save about {saved:.0%} of the steps, if each rung keeps its share")
     else:
         lines.append("no scheduler: every trial runs to its end, and accuracies are those of the official test set")
+    lines.append(sweep_epsilon_line(plan))
+    lines.extend(f"infeasible: {reason}" for reason in dict.fromkeys(point.reason for point in infeasible))
+    return "\n".join(lines)
+
+
+def sweep_epsilon_line(plan: Plan) -> str:
+    """The ε of the whole sweep beside that of a trial, which does not include the choice among trials."""
     claims = sorted({point.method.claim for point in plan.points if point.method})
-    lines.append(
+    return (
         f"the whole sweep, every trial at full length: {round_up(plan.sweep_epsilon)} at δ = {plan.delta:g}, "
         f"{', '.join(claims)}, composed over all trials"
     )
-    lines.extend(f"infeasible: {reason}" for reason in dict.fromkeys(point.reason for point in infeasible))
-    return "\n".join(lines)
 
 
 def calibration_row(

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from sweep.mlflow_view import RUNS_PER_PAGE, ui_url
 from sweep.tracking import TrackingError, default_uri
+from sweep.tracking.view import RUNS_PER_PAGE, ui_url
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

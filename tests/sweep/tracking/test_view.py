@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from sweep.mlflow_view import experiment_tags, figure2_view, ui_url
 from sweep.reporting.colors import alpha_colors
 from sweep.tracking import Tracker, TrackingError, default_uri
+from sweep.tracking.view import experiment_tags, figure2_view, ui_url
 from sweep.ui import serve
 
 ALPHAS = (0.1, 0.3, 1, 3, 10)
 CHROMIUM = Path("/usr/bin/chromium")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_view_shows_all_trials_against_both_rates():

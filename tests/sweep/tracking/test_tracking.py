@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 from mlflow.entities import ViewType
 
 from sweep import tracking
-from sweep.tracking import END_STATUS, Tracker, TrackingError, default_uri
+from sweep.tracking import END_STATUS, Tracker, TrackingError, default_uri, writer
 
 PARAMS = {"alpha": 0.1, "lr": 0.025, "steps": 20_000, "optimizer": {"name": "sgd"}, "epochs": None}
 
@@ -37,8 +37,8 @@ def storage(tmp_path, empty_store):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Flush often, pause briefly, and leave the environment as it was."""
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.1)
-    monkeypatch.setattr(tracking, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(writer, "FIRST_PAUSE", 0.1)
     for variable in ("MLFLOW_RUN_ID", "MLFLOW_DISABLE_TELEMETRY", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
         monkeypatch.setenv(variable, "")  # so that the original is put back
         monkeypatch.delenv(variable)
@@ -219,7 +219,7 @@ def test_a_trial_takes_four_calls(storage, recorder):
 
 
 def test_a_trial_between_two_flushes_takes_three_calls(storage, recorder, monkeypatch):
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 30)  # the end of a trial does not wait for it
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 30)  # the end of a trial does not wait for it
     tracker = open_tracker(storage)
     recorder.calls.clear()
     run_trial(tracker, "a")
@@ -405,7 +405,8 @@ def test_orphans_of_a_killed_driver_are_closed(storage):
         import os, signal, time
         from pathlib import Path
         from sweep import tracking
-        tracking.FLUSH_SECONDS = 0.1
+        from sweep.tracking import writer
+        writer.FLUSH_SECONDS = 0.1
         storage = Path({str(storage)!r})
         tracker = tracking.Tracker(
             uri=tracking.default_uri(storage), experiment="figure2", storage=storage, name="figure2", tags={{}}
@@ -418,7 +419,7 @@ def test_orphans_of_a_killed_driver_are_closed(storage):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=Path(__file__).parents[2])
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=Path(__file__).parents[3])
     assert killed.returncode == -signal.SIGKILL
     assert contents(storage).statuses() == {"done": "FINISHED", "orphan": "RUNNING"}
 
@@ -476,7 +477,7 @@ def test_nothing_is_raised_whatever_the_client_raises(storage, recorder, error):
 
 
 def test_what_does_not_fit_into_memory_goes_to_the_spool(storage, recorder, monkeypatch):
-    monkeypatch.setattr(tracking, "EVENTS_IN_MEMORY", 50)
+    monkeypatch.setattr(writer, "EVENTS_IN_MEMORY", 50)
     tracker = open_tracker(storage)
     recorder.fail(*WRITES)
     run_trial(tracker, "a", steps=range(200), end_reason=None)
@@ -597,7 +598,7 @@ def test_a_server_that_restarts_gets_everything_once(storage):
 
 @pytest.mark.slow
 def test_a_thousand_trials_stay_cheap(storage, recorder, monkeypatch):
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 2.0)
+    monkeypatch.setattr(writer, "FLUSH_SECONDS", 2.0)
     tracker = open_tracker(storage)
     recorder.calls.clear()
     start = time.monotonic()
