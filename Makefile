@@ -28,9 +28,11 @@ clean:  ## the environment and caches; results stay
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml | .venv/bin/python
+	@echo "Installing PyTorch, Ray, MLflow and the rest; about two minutes and 7 GB."
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
 .venv/installed-dev: pyproject.toml | .venv/bin/python
+	@echo "Installing PyTorch, Ray, MLflow, the test tools and the rest; about two minutes and 7 GB."
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	touch $@ .venv/installed

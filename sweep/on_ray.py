@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -45,7 +46,7 @@ def run_on_ray(
     seconds. Raises `ResourceError` if there is none, and whatever `campaign.report` raised.
     """
     judge = _Judge(campaign)
-    with _connected(address):
+    with _connected(address), _scratch(folder):
         _check_resources(resources, wait=wait_for_resources)
         request = {"cpu": resources.cpu, "gpu": resources.gpu}
         tune.Tuner(
@@ -170,6 +171,15 @@ class _Judge(_Unsaved, TrialScheduler):
 
     def debug_string(self) -> str:
         return "sweep"
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[None]:
+    """Within, Tune may write into `folder`; afterwards it is gone, since nothing reads what Tune wrote."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

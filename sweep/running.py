@@ -15,6 +15,7 @@ from dirdp.plan import TrainingPlan
 from sweep.campaign import Campaign, run_trial
 from sweep.expand import Trial
 from sweep.live import LiveView
+from sweep.plan_table import sweep_epsilon_line
 from sweep.planning import Plan
 from sweep.reporting.colors import alpha_colors
 from sweep.results import Results
@@ -163,7 +164,7 @@ def _short(value: Any) -> str:
 
 
 def _tracker(plan: Plan, options: RunOptions) -> Tracker:
-    sweep, epsilon = plan.sweep, plan.sweep_epsilon
+    sweep = plan.sweep
     tracker = Tracker(
         uri=options.tracking_uri or default_uri(options.storage),
         experiment=sweep.name,
@@ -171,12 +172,11 @@ def _tracker(plan: Plan, options: RunOptions) -> Tracker:
         name=sweep.name,
         tags={
             "sweep.title": sweep.title,
-            "sweep.claim": ", ".join(sorted({p.method.claim for p in plan.points if p.method})),
-            "sweep.sweep_epsilon_planned": f"{epsilon:.6g} at delta={plan.delta:g}, nominal (Theorem 10), all trials",
+            "sweep.sweep_epsilon_planned": sweep_epsilon_line(plan),
         },
         params={"trials": len(plan.trials), "points": len(plan.points), "seeds": sweep.seeds},
     )
-    tracker.sweep_reported(metrics={"sweep_epsilon_planned": epsilon})
+    tracker.sweep_reported(metrics={"sweep_epsilon_planned": plan.sweep_epsilon})
     return tracker
 
 
