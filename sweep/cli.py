@@ -125,6 +125,7 @@ def run(
     store = tracking_uri or default_uri(options.storage)
     console.print(f"MLflow  {store}  (open it with: sweep ui)", soft_wrap=True, markup=False)
     if not outcome.complete:
+        console.print("not complete: the same command again runs what is missing")
         raise typer.Exit(1)
 
 
@@ -220,6 +221,7 @@ def calibrate(
     else:
         console.print(calibration_table(rows))
     if any(row["achieved"] is None for row in rows):
+        Console(stderr=True).print("r* none: ε is below the floor, the least usable budget at that α, q, T and δ")
         raise typer.Exit(1)
 
 
@@ -280,7 +282,7 @@ def _show(results: Results, *, paths: list[Path]) -> None:
 
     trials = trials_frame(results.records, rung=results.rung)
     console.print(summary_table(trials, points_frame(trials, seeds=results.sweep.seeds)))
-    console.print(sweep_epsilon_line(plan_sweep(results.sweep)), soft_wrap=True, markup=False)
+    console.print(sweep_epsilon_line(plan_sweep(results.sweep), removed=results.removed), soft_wrap=True, markup=False)
     for record in results.records:
         if record.message:
             console.print(f"{record.end_reason} {record.trial_id}: {record.message}", soft_wrap=True, markup=False)

@@ -88,9 +88,10 @@ class LiveView:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time left at most, from the steps so far; None before the first report."""
-        elapsed = time.monotonic() - self._started
-        return elapsed * sum(self._steps_left.values()) / self._steps_done if self._steps_done else None
+        """Time left at most, from the steps so far; None until a trial has ended, while start-up counts most."""
+        if not self._count.total() or not self._steps_done:
+            return None
+        return (time.monotonic() - self._started) * sum(self._steps_left.values()) / self._steps_done
 
     def _cells(self) -> dict[str, str]:
         failed = self._count["error"] + self._count["diverged"] + self._count["infeasible"]

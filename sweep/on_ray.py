@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from sweep.spec import Resources
 __all__ = ["ResourceError", "run_on_ray"]
 
 _RETRIES = 2
+_CONNECT_SECONDS = 5.0
 
 
 class ResourceError(ValueError):
@@ -185,6 +187,8 @@ def _scratch(folder: Path) -> Iterator[None]:
 @contextmanager
 def _connected(address: str | None) -> Iterator[None]:
     """Within, Ray is there: the cluster at `address`, or one of our own that then ends and leaves nothing behind."""
+    if address and not address.startswith(("auto", "ray://")):
+        _check_reachable(address)
     # Tune looks for result files that we do not let it write, and would name each one it misses.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -199,6 +203,15 @@ def _connected(address: str | None) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ResourceError(f"no Ray cluster answers at --address {address}: {error}") from error
 
 
 def _check_resources(resources: Resources, *, wait: float) -> None:

@@ -56,18 +56,22 @@ def plan_totals(plan: Plan) -> str:
         saved = 1 - plan.expected_steps / plan.total_steps
         lines.append(f"ASHA may save about {saved:.0%} of the steps, if each rung keeps its share")
     else:
-        lines.append("no scheduler: every trial runs to its end, and accuracies are those of the official test set")
+        lines.append("no scheduler: every trial runs to its end")
     lines.append(sweep_epsilon_line(plan))
     lines.extend(f"infeasible: {reason}" for reason in dict.fromkeys(point.reason for point in infeasible))
     return "\n".join(lines)
 
 
-def sweep_epsilon_line(plan: Plan) -> str:
-    """The ε of the whole sweep beside that of a trial, which does not include the choice among trials."""
+def sweep_epsilon_line(plan: Plan, *, removed: int = 0) -> str:
+    """The ε of the whole sweep beside that of a trial, which does not include the choice among trials.
+
+    `removed` trials of earlier runs under the same name are outside it, and the line says so.
+    """
     claims = sorted({point.method.claim for point in plan.points if point.method})
+    without = f", without {removed} earlier trials of this name that are not in the space any more" if removed else ""
     return (
         f"the whole sweep, every trial at full length: {round_up(plan.sweep_epsilon)} at δ = {plan.delta:g}, "
-        f"{', '.join(claims)}, composed over all trials"
+        f"{', '.join(claims)}, composed over all trials{without}"
     )
 
 

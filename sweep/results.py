@@ -20,11 +20,15 @@ _SPEC = "sweep.yaml"
 
 @dataclass(frozen=True)
 class Results:
-    """One sweep's folder: `sweep` as it was last run, and the records of its trials in the order of the space."""
+    """One sweep's folder: `sweep` as it was last run, and the records of its trials in the order of the space.
+
+    `removed` counts trials of earlier runs under this name that are not in the space any more.
+    """
 
     folder: Path
     sweep: Sweep
     records: list[Record]
+    removed: int = 0
 
     @staticmethod
     def save_sweep(folder: Path, sweep: Sweep) -> Path:
@@ -49,7 +53,13 @@ class Results:
         except ValidationError as error:
             raise SpecError(f"{folder / _SPEC}: {fault(error, Sweep)}") from error
         stored = Store(folder).read()
-        return cls(folder, sweep, [stored[trial.id] for trial in expand(sweep) if trial.id in stored])
+        records = [stored[trial.id] for trial in expand(sweep) if trial.id in stored]
+        return cls(folder, sweep, records, removed=len(stored) - len(records))
+
+    @property
+    def spec(self) -> Path:
+        """The file that holds `sweep`."""
+        return self.folder / _SPEC
 
     @property
     def rung(self) -> float | None:

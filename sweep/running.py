@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from dirdp import datasets
@@ -20,7 +22,7 @@ from sweep.planning import Plan
 from sweep.reporting.colors import alpha_colors
 from sweep.results import Results
 from sweep.spec import Resources
-from sweep.store import Record, Store
+from sweep.store import Record, Store, StoreError
 from sweep.tracking import Tracker, default_uri
 
 __all__ = ["Outcome", "RunOptions", "run"]
@@ -62,36 +64,57 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
     """
     folder = options.storage / plan.sweep.name
     store = Store(folder)
-    labels = _labels(plan.trials)
-    view = LiveView(plan, console=console, labels=labels)
-    listeners: list[Any] = [view]
-    campaign = Campaign(plan, store, listeners=listeners)
-    view.attach(campaign)
-    spec = Results.save_sweep(folder, plan.sweep)
-    console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
+    with _alone(folder):
+        labels = _labels(plan.trials)
+        view = LiveView(plan, console=console, labels=labels)
+        listeners: list[Any] = [view]
+        campaign = Campaign(plan, store, listeners=listeners)
+        view.attach(campaign)
+        if campaign.exhausted:
+            console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
+            Results.save_sweep(folder, plan.sweep)
+            results = _results(campaign, plan, folder)
+            return Outcome(results, results.write_report(), campaign.complete)
 
-    if campaign.exhausted:
-        results = Results.read(options.storage, plan.sweep.name)
-        return Outcome(results, results.write_report(), campaign.complete)
-
-    if not options.address:  # on a cluster the data lie on its nodes
-        _check_data(plan.trials, options.data_root)
-    tracker = _tracker(plan, options)
-    listeners.append(_MlflowListener(tracker, plan, labels))
-    status = "FAILED"
-    try:
-        with view:
-            status = _execute(campaign, plan.sweep.resources, options, folder)
-    finally:
-        campaign.close()
+        if not options.address:  # on a cluster the data lie on its nodes
+            _check_data(plan.trials, options.data_root)
+        tracker = _tracker(plan, options, removed=len(campaign.removed))
+        listeners += [_SpecWriter(folder, plan), _MlflowListener(tracker, plan, labels)]
+        console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
+        status, files = "FAILED", []
         try:
-            results = Results.read(options.storage, plan.sweep.name)
-            files = results.write_report()
-            for path in [spec, *files]:
-                tracker.artifact(path)
+            with view:
+                status = _execute(campaign, plan.sweep.resources, options, folder)
         finally:
-            tracker.close(status=status)
-    return Outcome(results, files, campaign.complete)
+            campaign.close()
+            try:
+                results = _results(campaign, plan, folder)
+                if results.records:  # a run that could not start leaves an earlier report alone
+                    files = results.write_report()
+                    for path in [results.spec, *files]:
+                        tracker.artifact(path)
+            finally:
+                tracker.close(status=status)
+        return Outcome(results, files, campaign.complete)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Within, this process alone runs the sweep; the lock goes with the process, however that ends."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StoreError(f"the sweep in {folder} is being run by another process; wait for it, or end it") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _results(campaign: Campaign, plan: Plan, folder: Path) -> Results:
+    records = [campaign.records[trial.id] for trial in plan.trials if trial.id in campaign.records]
+    return Results(folder, plan.sweep, records, removed=len(campaign.removed))
 
 
 def _execute(campaign: Campaign, resources: Resources, options: RunOptions, folder: Path) -> str:
@@ -163,7 +186,7 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _tracker(plan: Plan, options: RunOptions) -> Tracker:
+def _tracker(plan: Plan, options: RunOptions, *, removed: int) -> Tracker:
     sweep = plan.sweep
     tracker = Tracker(
         uri=options.tracking_uri or default_uri(options.storage),
@@ -172,12 +195,30 @@ def _tracker(plan: Plan, options: RunOptions) -> Tracker:
         name=sweep.name,
         tags={
             "sweep.title": sweep.title,
-            "sweep.sweep_epsilon_planned": sweep_epsilon_line(plan),
+            "sweep.sweep_epsilon_planned": sweep_epsilon_line(plan, removed=removed),
         },
         params={"trials": len(plan.trials), "points": len(plan.points), "seeds": sweep.seeds},
     )
     tracker.sweep_reported(metrics={"sweep_epsilon_planned": plan.sweep_epsilon})
     return tracker
+
+
+class _SpecWriter:
+    """Writes the search space down with the first trial, so that a run that cannot start hides no earlier results."""
+
+    def __init__(self, folder: Path, plan: Plan):
+        self._folder, self._plan, self._written = folder, plan, False
+
+    def started(self, trial: Trial, info: Mapping[str, Any]) -> None:
+        if not self._written:
+            Results.save_sweep(self._folder, self._plan.sweep)
+            self._written = True
+
+    def reported(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        pass
+
+    def ended(self, trial: Trial, record: Record) -> None:
+        pass
 
 
 class _MlflowListener:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -278,6 +279,20 @@ def test_what_no_node_has_is_an_error_at_once(cluster, tmp_path, kind):
     assert "\n" not in said and f"{asked.cpu} CPUs and {asked.gpu:g} GPUs" in said
     assert f"{have:g} {kind.upper()}s" in said and "--set resources.gpu=0" in said and "--wait-for-resources" in said
     assert not campaign.records and campaign.next() is not None
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_at_once(tmp_path):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(ResourceError, match=f"no Ray cluster answers at --address {address}"):
+            run_on_ray(
+                Campaign(plan(a_sweep()), Store(tmp_path), listeners=[]),
+                Resources(),
+                folder=tmp_path / ".tune",
+                data_root=None,
+                address=address,
+            )
 
 
 def test_waiting_for_resources_is_bounded(cluster, tmp_path):

@@ -72,6 +72,34 @@ class Tracked:
         return sorted(run.data.tags["sweep.end_reason"] for run in self.trials.values())
 
 
+# What a run does not start
+
+
+def test_a_run_that_cannot_start_hides_no_earlier_results(storage, tmp_path):
+    run_here(a_sweep({"lr": [0.1, 1]}), storage)
+    before = {path.name: path.read_bytes() for path in (storage / "tiny").glob("*.*")}
+    with pytest.raises(DataError):
+        run_here(a_sweep({"lr": [2]}, trial={"dataset": "mnist"}), storage, data_root=tmp_path)
+    assert {path.name: path.read_bytes() for path in (storage / "tiny").glob("*.*")} == before
+    assert len(Results.read(storage, "tiny").records) == 2
+
+
+def test_a_sweep_that_runs_is_not_run_a_second_time(storage):
+    refused = pytest.raises(StoreError, match="is being run by another process")
+    with running._alone(storage), refused, running._alone(storage):
+        pytest.fail("two at once")
+    with running._alone(storage):
+        pass  # free again
+
+
+def test_trials_outside_the_space_are_not_passed_over_in_silence(storage):
+    run_here(a_sweep({"lr": [0.1, 1]}), storage)
+    outcome, _ = run_here(a_sweep({"lr": [2]}), storage)
+    assert outcome.results.removed == Results.read(storage, "tiny").removed == 2
+    tag = Tracked(default_uri(storage)).parent.data.tags["sweep.sweep_epsilon_planned"]
+    assert "without 2 earlier trials of this name" in tag
+
+
 # What a run leaves
 
 
