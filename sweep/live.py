@@ -36,7 +36,7 @@ class LiveView:
         self._count = Counter[str]()
         self._running: dict[str, int] = {}
         self._best: tuple[float, str] | None = None
-        self._started = time.monotonic()
+        self._first_report: tuple[float, int] | None = None  # when, and how many steps
         self._steps_done = 0
         self._printed = 0.0
         self._live = Live(console=console, get_renderable=self._table, refresh_per_second=2, transient=True)
@@ -68,6 +68,7 @@ class LiveView:
         self._steps_done += report["step"] - self._running[trial.id]
         self._running[trial.id] = report["step"]
         self._steps_left[trial.id] = trial.plan.steps - report["step"]
+        self._first_report = self._first_report or (time.monotonic(), self._steps_done)
         self._print_now_and_then()
 
     def ended(self, trial: Trial, record: Record) -> None:
@@ -88,10 +89,11 @@ class LiveView:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time left at most, from the steps so far; None until a trial has ended, while start-up counts most."""
-        if not self._count.total() or not self._steps_done:
+        """Time left at most, from the pace since the first report, which start-up delays; None before the second."""
+        if self._first_report is None or self._steps_done == self._first_report[1]:
             return None
-        return (time.monotonic() - self._started) * sum(self._steps_left.values()) / self._steps_done
+        seconds, steps = time.monotonic() - self._first_report[0], self._steps_done - self._first_report[1]
+        return seconds * sum(self._steps_left.values()) / steps
 
     def _cells(self) -> dict[str, str]:
         failed = self._count["error"] + self._count["diverged"] + self._count["infeasible"]

@@ -281,18 +281,16 @@ def test_what_no_node_has_is_an_error_at_once(cluster, tmp_path, kind):
     assert not campaign.records and campaign.next() is not None
 
 
-def test_a_cluster_that_does_not_answer_is_an_error_at_once(tmp_path):
+def test_a_cluster_that_does_not_answer_is_an_error_at_once():
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(ResourceError, match=f"no Ray cluster answers at --address {address}"):
-            run_on_ray(
-                Campaign(plan(a_sweep()), Store(tmp_path), listeners=[]),
-                Resources(),
-                folder=tmp_path / ".tune",
-                data_root=None,
-                address=address,
-            )
+            on_ray._check_reachable(address)
+        nobody.listen()
+        on_ray._check_reachable(address)
+    with pytest.raises(ResourceError, match="no Ray cluster answers at --address nonsense"):
+        on_ray._check_reachable("nonsense")
 
 
 def test_waiting_for_resources_is_bounded(cluster, tmp_path):
