@@ -48,7 +48,7 @@ def run_trial(
 
 def _info(method: Method) -> dict[str, Any]:
     return {
-        "claim": method.claim,
+        "claim": method.guarantee.name,
         "r": method.r,
         "epsilon": method.epsilon,
         "order": method.order,

@@ -67,7 +67,7 @@ def sweep_epsilon_line(plan: Plan, *, removed: int = 0) -> str:
 
     `removed` trials of earlier runs under the same name are outside it, and the line says so.
     """
-    claims = sorted({point.method.claim for point in plan.points if point.method})
+    claims = sorted({point.method.guarantee.name for point in plan.points if point.method})
     without = f", without {removed} earlier trials of this name that are not in the space any more" if removed else ""
     return (
         f"the whole sweep, every trial at full length: {round_up(plan.sweep_epsilon)} at δ = {plan.delta:g}, "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dirdp.theory import effective_learning_rate, learning_rate
 
@@ -16,14 +17,34 @@ if TYPE_CHECKING:
     from dirdp.randomness import Stream
 
 
+@dataclass(frozen=True)
+class Guarantee:
+    """What a method's ε stands for: the words that a table, a run in MLflow and a privacy statement print.
+
+    `name` is what the ε is called. `strength` is "proved" where the stated theorem covers what is really released,
+    "nominal" where it covers an idealisation of it, and "none". `release` is what the theorem takes to be published,
+    `protects` whose and which data, `adjacency` when two data sets are neighbours, `sampler` what is assumed of the
+    minibatches, and `theorem` where the proof is. `not_covered` says what the ε must not be read as.
+    """
+
+    name: str
+    strength: Literal["proved", "nominal", "none"]
+    release: str
+    protects: str
+    adjacency: str
+    sampler: str
+    theorem: str
+    not_covered: str
+
+
 class Method(ABC):
     """A training method bound to one plan and calibrated to its budget.
 
     A subclass gives the per-record losses; one whose gradients are not those of a mean loss overrides `backward`.
     """
 
-    claim: ClassVar[str]
-    """What ε stands for, in words."""
+    guarantee: ClassVar[Guarantee]
+    """What ε stands for."""
     r: float | None = None
     """The calibrated scaling r*; None without a mechanism."""
     epsilon: float = math.inf

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dirdp.accounting import RdpCurve, rdp_curve
 from dirdp.calibration import calibrate
-from dirdp.methods.base import Method
+from dirdp.methods.base import Guarantee, Method
 from dirdp.plan import TrainingPlan
 
 if TYPE_CHECKING:
@@ -29,7 +29,16 @@ class Dirichlet(Method):
     """
 
     r: float
-    claim = "nominal ε (Theorem 10)"
+    guarantee = Guarantee(
+        name="nominal ε (Theorem 10)",
+        strength="nominal",
+        release="the Dirichlet draws of all steps, from one slot a record, without who was sampled",
+        protects="inputs; labels are public",
+        adjacency="add or remove one record (a null record in its slot)",
+        sampler="Poisson, participation hidden",
+        theorem="Theorem 10 of arXiv 2607.19580",
+        not_covered="the trained weights: the gradient reaches them through the raw inputs, which no noise covers",
+    )
 
     def __init__(self, plan: TrainingPlan):
         calibration = calibrate(

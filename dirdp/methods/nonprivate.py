@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from dirdp.accounting import RdpCurve
-from dirdp.methods.base import Method
+from dirdp.methods.base import Guarantee, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,16 @@ class NonPrivate(Method):
     inf
     """
 
-    claim = "no privacy"
+    guarantee = Guarantee(
+        name="no privacy",
+        strength="none",
+        release="everything",
+        protects="nobody",
+        adjacency="none",
+        sampler="Poisson",
+        theorem="none",
+        not_covered="anything: there is no mechanism",
+    )
 
     def losses(self, logits: Tensor, labels: Tensor, *, noise: Stream) -> Tensor:
         """Cross-entropies (B,)."""

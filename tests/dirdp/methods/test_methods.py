@@ -65,7 +65,7 @@ def test_without_a_budget_there_is_no_mechanism(name):
     assert type(method) is NonPrivate
     assert (method.r, method.order, method.epsilon) == (None, None, math.inf)
     assert (method.attenuation, method.learning_rate) == (1.0, 0.1)
-    assert method.claim == "no privacy"
+    assert method.guarantee.name == "no privacy"
     assert [method.epsilon_spent(steps) for steps in (0, 1, 1000)] == [0.0, math.inf, math.inf]
     assert method.rdp(0) is None and method.rdp(10) is None
 
@@ -87,7 +87,7 @@ def test_dirichlet_is_calibrated_to_the_whole_plan(epsilon, alpha, delta):
 
 
 def test_what_epsilon_means_is_said_and_called_nominal():
-    claim = methods.bind(plan_of()).claim
+    claim = methods.bind(plan_of()).guarantee.name
     assert "nominal" in claim and "Theorem 10" in claim
 
 
