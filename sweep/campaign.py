@@ -4,46 +4,84 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 import dirdp
 from dirdp.methods.base import Method
 from dirdp.plan import TrainingPlan
+from sweep.checkpoints import Checkpoints
 from sweep.expand import Trial
 from sweep.planning import Plan
 from sweep.scheduling import EarlyStopping, Queue
+from sweep.storage import StoreError
 from sweep.store import FINAL, Record, Store
 
 __all__ = ["Campaign", "Listener", "run_trial"]
 
 
 def run_trial(
-    plan: TrainingPlan, *, data_root: str | Path | None, gpu: float, threads: int
+    plan: TrainingPlan,
+    *,
+    data_root: str | Path | None,
+    gpu: float,
+    threads: int,
+    checkpoints: Checkpoints | None = None,
 ) -> Generator[dict[str, Any], None, None]:
     """Train one plan; yield the messages that `Campaign.report` takes, as plain JSON values.
 
-    The device follows from the share of a GPU that the trial was given, not from what the host has.
+    The device follows from the share of a GPU that the trial was given, not from what the host has. A checkpoint is
+    saved before each report is sent, with all reports so far: a trial that goes on from one sends them again.
 
     Faults that would come again however often it is tried (a budget without r*, a broken data set, an error in a
-    model) are messages with an `end_reason`, not exceptions: only the death of a process is worth a retry.
+    model) are messages with an `end_reason`, not exceptions: only the death of a process is worth a retry. A storage
+    that cannot be written is a message with a `fault`, and no fault of the trial.
     """
     device = "cuda" if gpu > 0 else "cpu"
+
+    def start() -> dirdp.Training:
+        return dirdp.train(plan, data_root=data_root, device=device, threads=threads)
+
     try:
-        training = dirdp.train(plan, data_root=data_root, device=device, threads=threads)
-        info = _info(training.method) | {"device": device, "threads": threads}
+        training, reports, history = _resumed(start, checkpoints)
+        info = _info(training.method) | {"device": device, "threads": threads} | history
         if training.unofficial:
             info["data"] = "unofficial"
+        for known in reports:
+            yield {"info": info, "report": known, "end_reason": known["end_reason"]}
         for report in training:
-            yield {"info": info, "report": asdict(report), "end_reason": report.end_reason}
+            reports.append(asdict(report))
+            if checkpoints:
+                state = {"training": training.state_dict(), "reports": reports, "history": history}
+                checkpoints.save(report.step, state)
+            yield {"info": info, "report": reports[-1], "end_reason": report.end_reason}
     except dirdp.BudgetError as error:
         yield {"end_reason": "infeasible", "message": str(error)}
+    except StoreError as error:
+        yield {"end_reason": "interrupted", "fault": str(error)}
     except Exception as error:
         yield {"end_reason": "error", "message": f"{type(error).__name__}: {error}"}
+
+
+def _resumed(
+    start: Callable[[], dirdp.Training], checkpoints: Checkpoints | None
+) -> tuple[dirdp.Training, list[dict[str, Any]], dict[str, Any]]:
+    """A training where its newest checkpoint left it, the reports until there, and what to tell of its past."""
+    refused = None
+    for saved in checkpoints.newest_first() if checkpoints else ():
+        training = start()
+        try:
+            training.load_state_dict(saved["training"])
+        except (ValueError, RuntimeError, KeyError) as error:  # of another calibration, or of another release's model
+            refused = f"{type(error).__name__}: {error}"
+            continue
+        resumed = [*saved["history"].get("resumed", []), training.step]
+        return training, saved["reports"], saved["history"] | {"resumed": resumed}
+    return start(), [], {"started_over": refused} if refused else {}
 
 
 def _info(method: Method) -> dict[str, Any]:
@@ -61,8 +99,8 @@ def _info(method: Method) -> dict[str, Any]:
     }
 
 
-class Listener(Protocol):
-    """Hears what happens in a sweep: the MLflow writer's side and the live view."""
+class Listener:
+    """Hears what happens in a sweep, as the MLflow writer's side and the live view do; the base class ignores it."""
 
     def started(self, trial: Trial, info: Mapping[str, Any]) -> None:
         """A trial has its calibration."""
@@ -77,12 +115,16 @@ class Listener(Protocol):
 class Campaign:
     """The trials of a plan, from the first that is handed out to the last that ends.
 
+    Of the plan's trials, an earlier run has `finished_before`, left `unfinished` or `failed`, the last two in part
+    `checkpointed`; the records of trials that are not in the plan any more are `removed`.
+
     Whatever ended for good in an earlier run on the same store is not run again; with early stopping, its scores are
-    shown to the scheduler first. A trial that starts over after the death of its process sends its reports again;
-    those already known are passed over.
+    shown to the scheduler first. A trial that goes on after the death of its process sends its reports again; those
+    already known are passed over.
     """
 
     def __init__(self, plan: Plan, store: Store, *, listeners: list[Listener]):
+        self.storage = store.storage
         self._store = store
         self._listeners = listeners
         self._trials = {trial.id: trial for trial in plan.trials}
@@ -97,7 +139,10 @@ class Campaign:
         ended = {trial.id: str(self.records[trial.id].end_reason) for trial in self.finished_before}
         self._queue = Queue(plan.trials, staged=self._stopping is not None, ended=ended)
         due = stored.keys() - self.records.keys() - {trial.id for trial in self.skipped}
-        self.retried = [trial for trial in plan.trials if trial.id in due]
+        self.failed = [trial for trial in plan.trials if trial.id in due and stored[trial.id].end_reason == "error"]
+        self.unfinished = [trial for trial in plan.trials if trial.id in due and trial not in self.failed]
+        there = store.with_checkpoint()
+        self.checkpointed = [trial for trial in plan.trials if trial.id in due and trial.id in there]
         for trial in self.finished_before:
             for report in self.records[trial.id].reports:
                 if self._stopping and not report["end_reason"]:
@@ -106,6 +151,11 @@ class Campaign:
     def next(self) -> Trial | None:
         """The next trial to run, or None if none can start before a running one has ended."""
         return None if self._cancelled else self._queue.next()
+
+    def step(self, trial_id: str) -> int:
+        """The step of a trial's last report; 0 before its first."""
+        record = self.records.get(trial_id)
+        return record.reports[-1]["step"] if record and record.reports else 0
 
     @property
     def exhausted(self) -> bool:
@@ -132,14 +182,19 @@ class Campaign:
 
         Raises `StoreError` if it cannot be written down.
         """
-        trial = self._trials[trial_id]
+        if fault := message.get("fault"):
+            raise StoreError(fault)
+        trial, info = self._trials[trial_id], message.get("info") or {}
         if trial_id not in self.records:
-            self._start(trial, message.get("info") or {})
+            self._start(trial, info)
         record, report = self.records[trial_id], message.get("report")
         if record.end_reason is not None:
             return False
+        if info and info != record.info:
+            self._store.moved(trial_id, info)
+            record.info = dict(info)
         end_reason = message["end_reason"]
-        if report and not (record.reports and report["step"] <= record.reports[-1]["step"]):
+        if report and report["step"] > self.step(trial_id):
             self._store.reported(trial_id, report)
             record.reports.append(dict(report))
             for listener in self._listeners:

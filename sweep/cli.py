@@ -37,21 +37,16 @@ Size = Annotated[str | None, typer.Option(help="A size of the search space, such
 Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, laid over the search space; may be repeated.")]
 
 
-def _folder(path: Path) -> Path:
-    if ":/" in str(path):  # what a Path leaves of s3://bucket
-        raise ValueError(f"--storage {path}: expected a folder of this machine or of a shared file system")
-    return path.absolute()
-
-
 Storage = Annotated[
-    Path,
+    str,
     typer.Option(
-        envvar="SWEEP_STORAGE", help="Folder of all results and, by default, of the MLflow store.", callback=_folder
+        envvar="SWEEP_STORAGE",
+        help="Folder of all results and, by default, of the MLflow store; or s3://BUCKET/FOLDER, gs://BUCKET/FOLDER.",
     ),
 ]
 Data = Annotated[Path | None, typer.Option(envvar="DIRDP_DATA", help="Folder of the data sets.")]
 Tracking = Annotated[str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow store, sqlite or a server.")]
-STORAGE = Path("sweep-results")
+STORAGE = "sweep-results"
 
 
 def main() -> None:
@@ -100,29 +95,38 @@ def run(
     address: Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or host:port.")] = None,
     wait_for_resources: Annotated[float, typer.Option(min=0, help="Seconds to wait for a fitting node.")] = 0.0,
     local: Annotated[bool, typer.Option("--local", help="One trial after another, in this process.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, beside the earlier results.")] = False,
+    force_unlock: Annotated[
+        bool, typer.Option("--force-unlock", help="Run although another process seems to be running this sweep.")
+    ] = False,
 ) -> None:
     """Run a sweep; run again, only what is missing runs."""
     from sweep.planning import plan as plan_sweep
+    from sweep.results import unused_name
     from sweep.running import RunOptions
     from sweep.running import run as run_sweep
+    from sweep.storage import open_storage
     from sweep.tracking import default_uri
 
-    laid_out = plan_sweep(load(name, size=size, overrides=set_ or ()))
+    place = open_storage(storage)
+    sweep = load(name, size=size, overrides=set_ or ())
+    laid_out = plan_sweep(sweep.model_copy(update={"name": unused_name(place, sweep.name)}) if fresh else sweep)
     for point in laid_out.points:
         if point.reason:
             console.print(f"[yellow]infeasible:[/] {escape(point.reason)}", soft_wrap=True)
     options = RunOptions(
-        storage=storage,
+        storage=place,
         data_root=data.absolute() if data else None,
         tracking_uri=tracking_uri,
         local=local,
         address=address,
         max_concurrent=max_concurrent,
         wait_for_resources=wait_for_resources,
+        force_unlock=force_unlock,
     )
     outcome = run_sweep(laid_out, options, console=console)
     _show(outcome.results, paths=outcome.files)
-    store = tracking_uri or default_uri(options.storage)
+    store = tracking_uri or default_uri(place.local)
     console.print(f"MLflow  {store}  (open it with: sweep ui)", soft_wrap=True, markup=False)
     if not outcome.complete:
         console.print("not complete: the same command again runs what is missing")
@@ -140,12 +144,13 @@ def report(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> No
     """Write the tables and figures of a sweep anew; table6 and table7 need no sweep and are computed."""
     from sweep.reporting import COMPUTED, write_computed
     from sweep.reporting.terminal import rich_table
+    from sweep.storage import open_storage
 
     if name not in COMPUTED:
         results = _results(storage, name, size)
         _show(results, paths=results.write_report())
         return
-    artifacts, paths = write_computed(storage / name, item=name)
+    artifacts, paths = write_computed(open_storage(storage).local / name, item=name)
     for table in artifacts.tables.values():
         console.print(rich_table(table))
     _print_paths(paths)
@@ -191,9 +196,10 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
 ) -> None:
     """Open the MLflow UI on the results."""
+    from sweep.storage import open_storage
     from sweep.ui import serve
 
-    serve(storage, port=port, tracking_uri=tracking_uri)
+    serve(open_storage(storage).local, port=port, tracking_uri=tracking_uri)
 
 
 @app.command()
@@ -268,10 +274,11 @@ def data_prepare(
         console.print(f"{name}: ready, {len(fetched)} files fetched", soft_wrap=True)
 
 
-def _results(storage: Path, name: str, size: str | None) -> Results:
+def _results(storage: str, name: str, size: str | None) -> Results:
     from sweep.results import Results
+    from sweep.storage import open_storage
 
-    return Results.read(storage, f"{name}-{size}" if size else name)
+    return Results.read(open_storage(storage), f"{name}-{size}" if size else name)
 
 
 def _show(results: Results, *, paths: list[Path]) -> None:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sweep.campaign import Campaign
+from sweep.campaign import Campaign, Listener
 from sweep.expand import Trial
 from sweep.planning import Plan
 from sweep.store import Record
@@ -23,10 +23,10 @@ __all__ = ["LiveView"]
 _PLAIN_INTERVAL_S = 10.0
 
 
-class LiveView:
+class LiveView(Listener):
     """Counts trials done, running, stopped and failed, and shows the best so far and the time left at most.
 
-    A context manager and a `Listener`. The time left assumes that no further trial is stopped early.
+    A context manager. The time left assumes that no further trial is stopped early.
     """
 
     def __init__(self, plan: Plan, *, console: Console, labels: Mapping[str, str]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import socket
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +17,13 @@ import ray
 from ray import tune
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dirdp.plan import TrainingPlan
 from sweep.campaign import Campaign, run_trial
 from sweep.spec import Resources
+from sweep.storage import Storage, open_storage
+from sweep.store import Store
 
 __all__ = ["ResourceError", "run_on_ray"]
 
@@ -36,7 +39,6 @@ def run_on_ray(
     campaign: Campaign,
     resources: Resources,
     *,
-    folder: Path,
     data_root: Path | None,
     address: str | None = None,
     max_concurrent: int | None = None,
@@ -44,17 +46,21 @@ def run_on_ray(
 ) -> None:
     """Run the trials on Ray Tune, on the cluster at `address` ("auto" or host:port) or on one of this machine's own.
 
-    Tune's own state lies in `folder`. `wait_for_resources` is how long to wait for a node that can run a trial, in
-    seconds. Raises `ResourceError` if there is none, and whatever `campaign.report` raised.
+    `wait_for_resources` is how long to wait for a node that can run a trial, in
+    seconds. Raises `ResourceError` if there is none, or one that does not see the storage, and whatever
+    `campaign.report` raised.
     """
     judge = _Judge(campaign)
-    with _connected(address), _scratch(folder):
+    # Tune's own files are of no use afterwards: what a trial has done is in our store.
+    with _connected(address), tempfile.TemporaryDirectory(prefix="tune", ignore_cleanup_errors=True) as scratch:
         _check_resources(resources, wait=wait_for_resources)
+        _check_storage(campaign.storage)
         request = {"cpu": resources.cpu, "gpu": resources.gpu}
         tune.Tuner(
             tune.with_resources(_RayTrial, request),
             param_space={
                 "data_root": str(data_root) if data_root else None,
+                "storage": campaign.storage.uri,
                 "resources": request,
             },
             tune_config=tune.TuneConfig(
@@ -67,9 +73,9 @@ def run_on_ray(
             ),
             run_config=tune.RunConfig(
                 name=str(time.time_ns()),
-                storage_path=str(folder.absolute()),
+                storage_path=scratch,
                 failure_config=tune.FailureConfig(max_failures=_RETRIES),
-                # Tune's checkpoints stay off: what a trial has done is in our own store.
+                # Tune's checkpoints stay off: ours are saved with each report, whatever Tune is doing.
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
                 verbose=0,
             ),
@@ -83,7 +89,13 @@ class _RayTrial(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         plan, resources = TrainingPlan.model_validate_json(config["plan"]), config["resources"]
-        self._messages = run_trial(plan, data_root=config["data_root"], gpu=resources["gpu"], threads=resources["cpu"])
+        self._messages = run_trial(
+            plan,
+            data_root=config["data_root"],
+            gpu=resources["gpu"],
+            threads=resources["cpu"],
+            checkpoints=Store(open_storage(config["storage"])).checkpoints(config["trial_id"]),
+        )
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._messages.close()
@@ -139,8 +151,12 @@ class _Judge(_Unsaved, TrialScheduler):
         self.failure: Exception | None = None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
+        name = trial.config["trial_id"]
         try:
-            goes_on = self._campaign.report(trial.config["trial_id"], json.loads(result["message"]))
+            known = self._campaign.step(name)
+            goes_on = self._campaign.report(name, json.loads(result["message"]))
+            if self._campaign.step(name) > known:
+                trial.run_metadata.num_failures = 0  # deaths count since the last progress: nodes may come and go
         except Exception as error:  # an exception here would leave Tune's actors behind
             self.failure = self.failure or error
             self._campaign.cancel()
@@ -150,7 +166,7 @@ class _Judge(_Unsaved, TrialScheduler):
     def lost(self, trial_id: str) -> None:
         """Pass on that a trial's process died once too often."""
         try:
-            self._campaign.lost(trial_id, f"its process died {_RETRIES + 1} times")
+            self._campaign.lost(trial_id, f"its process died {_RETRIES + 1} times without getting any further")
         except Exception as error:
             self.failure = self.failure or error
             self._campaign.cancel()
@@ -173,15 +189,6 @@ class _Judge(_Unsaved, TrialScheduler):
 
     def debug_string(self) -> str:
         return "sweep"
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[None]:
-    """Within, Tune may write into `folder`; afterwards it is gone, since nothing reads what Tune wrote."""
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -228,3 +235,27 @@ def _check_resources(resources: Resources, *, wait: float) -> None:
         f"a trial asks for {resources.cpu} CPUs and {resources.gpu:g} GPUs and no node has them ({have}); lower "
         "resources with --set resources.gpu=0, or wait for an autoscaling cluster with --wait-for-resources SECONDS"
     )
+
+
+def _check_storage(storage: Storage) -> None:
+    """Each node must see what the driver writes: a trial's checkpoints would else be lost with its node."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2:
+        return
+    token = f".seen-{uuid.uuid4().hex}"
+    storage.write(token, b"")
+    try:
+        for node in nodes:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            sees = ray.remote(_sees).options(num_cpus=0, scheduling_strategy=there)
+            if not ray.get(sees.remote(storage.uri, token)):
+                raise ResourceError(
+                    f"node {node['NodeManagerHostname']} does not see the storage {storage}; give a --storage that "
+                    "all nodes share: a mounted file system, s3:// or gs://"
+                )
+    finally:
+        storage.delete(token)
+
+
+def _sees(uri: str, name: str) -> bool:
+    return open_storage(uri).read(name) is not None

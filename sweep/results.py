@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 import yaml
@@ -11,18 +12,20 @@ from pydantic import ValidationError
 from sweep.expand import expand
 from sweep.reporting import write_report
 from sweep.spec import SpecError, Sweep, fault
+from sweep.storage import Storage
 from sweep.store import Record, Store
 
-__all__ = ["Results"]
+__all__ = ["Results", "unused_name"]
 
 _SPEC = "sweep.yaml"
 
 
 @dataclass(frozen=True)
 class Results:
-    """One sweep's folder: `sweep` as it was last run, and the records of its trials in the order of the space.
+    """One sweep: the search space as it was last run, and the records of its trials in the order of the space.
 
-    `removed` counts trials of earlier runs under this name that are not in the space any more.
+    `folder` is where its reports go; `removed` counts trials of earlier runs under this name that are not in the space
+    any more.
     """
 
     folder: Path
@@ -31,35 +34,35 @@ class Results:
     removed: int = 0
 
     @staticmethod
-    def save_sweep(folder: Path, sweep: Sweep) -> Path:
-        """Write down the search space that is being run; return the file."""
-        path = folder / _SPEC
-        text = yaml.safe_dump(sweep.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
-        path.write_text(text, encoding="utf-8")
-        return path
+    def save_sweep(storage: Storage, sweep: Sweep) -> None:
+        """Write down, on the sweep's storage, the search space that is being run."""
+        storage.write(_SPEC, _text(sweep).encode())
 
     @classmethod
-    def read(cls, storage: Path, name: str) -> Results:
+    def read(cls, storage: Storage, name: str) -> Results:
         """The sweep `name` under `storage`.
 
         Raises `SpecError` if there is none, naming those there are.
         """
-        folder = storage / name
-        if not (folder / _SPEC).is_file():
-            there = ", ".join(sorted(path.parent.name for path in storage.glob(f"*/{_SPEC}"))) or "none"
-            raise SpecError(f"no sweep {name!r} under {storage}; there: {there}")
+        of_sweep = storage.below(name)
+        content = of_sweep.read(_SPEC)
+        if content is None:
+            there = [other for other in storage.names() if _SPEC in storage.names(other)]
+            raise SpecError(f"no sweep {name!r} under {storage}; there: {', '.join(there) or 'none'}")
         try:
-            sweep = Sweep.model_validate(yaml.safe_load((folder / _SPEC).read_text(encoding="utf-8")))
+            sweep = Sweep.model_validate(yaml.safe_load(content))
         except ValidationError as error:
-            raise SpecError(f"{folder / _SPEC}: {fault(error, Sweep)}") from error
-        stored = Store(folder).read()
+            raise SpecError(f"{_SPEC} of {of_sweep}: {fault(error, Sweep)}") from error
+        stored = Store(of_sweep).read()
         records = [stored[trial.id] for trial in expand(sweep) if trial.id in stored]
-        return cls(folder, sweep, records, removed=len(stored) - len(records))
+        return cls(of_sweep.local, sweep, records, removed=len(stored) - len(records))
 
-    @property
-    def spec(self) -> Path:
-        """The file that holds `sweep`."""
-        return self.folder / _SPEC
+    def write_spec(self) -> Path:
+        """Write the search space beside the reports; return its path."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / _SPEC
+        path.write_text(_text(self.sweep), encoding="utf-8")
+        return path
 
     @property
     def rung(self) -> float | None:
@@ -76,3 +79,13 @@ class Results:
             seeds=self.sweep.seeds,
             rung=self.rung,
         )
+
+
+def unused_name(storage: Storage, name: str) -> str:
+    """`name`, or the first of name.2, name.3, … that no sweep under `storage` has yet."""
+    taken = set(storage.names())
+    return next(new for new in chain([name], (f"{name}.{n}" for n in count(2))) if new not in taken)
+
+
+def _text(sweep: Sweep) -> str:
+    return yaml.safe_dump(sweep.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)

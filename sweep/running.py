@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from dirdp import datasets
 from dirdp.plan import TrainingPlan
-from sweep.campaign import Campaign, run_trial
+from sweep.campaign import Campaign, Listener, run_trial
 from sweep.expand import Trial
 from sweep.live import LiveView
+from sweep.lock import Lock
 from sweep.plan_table import sweep_epsilon_line
 from sweep.planning import Plan
 from sweep.reporting.colors import alpha_colors
 from sweep.results import Results
 from sweep.spec import Resources
-from sweep.store import Record, Store, StoreError
+from sweep.storage import Storage
+from sweep.store import Record, Store
 from sweep.tracking import Tracker, default_uri
 
 __all__ = ["Outcome", "RunOptions", "run"]
 
+_NAMED = 10  # removed trials that are named one by one
 _CURVES = ("test_accuracy", "validation_accuracy", "train_loss", "epsilon_spent", "effective_learning_rate")
 
 
@@ -34,17 +35,20 @@ _CURVES = ("test_accuracy", "validation_accuracy", "train_loss", "epsilon_spent"
 class RunOptions:
     """How to run, as against what: nothing here changes a result.
 
-    `storage` holds a folder for each sweep and, without a `tracking_uri`, the MLflow database. `local` runs the trials
-    in this process, one after another. `address`, `max_concurrent` and `wait_for_resources` are `run_on_ray`'s.
+    `storage` holds a folder for each sweep; beside it, in its `local` folder, lie the reports and, without a
+    `tracking_uri`, the MLflow database. `local` runs the trials in this process, one after another. `address`,
+    `max_concurrent` and `wait_for_resources` are `run_on_ray`'s. `force_unlock` runs a sweep although another process
+    seems to be running it.
     """
 
-    storage: Path
+    storage: Storage
     data_root: Path | None = None
     tracking_uri: str | None = None
     local: bool = False
     address: str | None = None
     max_concurrent: int | None = None
     wait_for_resources: float = 0.0
+    force_unlock: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,62 +66,47 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
     Ctrl-C ends cleanly: what runs is marked as interrupted, what is known is kept and reported. Raises `DataError`,
     `TrackingError`, `ResourceError` or `StoreError`, the first three before any trial.
     """
-    folder = options.storage / plan.sweep.name
-    store = Store(folder)
-    with _alone(folder):
-        labels = _labels(plan.trials)
+    storage = options.storage.below(plan.sweep.name)
+    with Lock(storage, force=options.force_unlock) as lock:
+        labels = _labels({trial.id: trial.plan.model_dump() for trial in plan.trials})
         view = LiveView(plan, console=console, labels=labels)
-        listeners: list[Any] = [view]
-        campaign = Campaign(plan, store, listeners=listeners)
+        listeners: list[Listener] = [view]
+        campaign = Campaign(plan, Store(storage, lock=lock), listeners=listeners)
         view.attach(campaign)
         if campaign.exhausted:
-            console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
-            Results.save_sweep(folder, plan.sweep)
-            results = _results(campaign, plan, folder)
+            console.print(_first_lines(campaign, plan), soft_wrap=True, markup=False)
+            Results.save_sweep(storage, plan.sweep)
+            results = _results(campaign, plan, storage)
             return Outcome(results, results.write_report(), campaign.complete)
 
         if not options.address:  # on a cluster the data lie on its nodes
             _check_data(plan.trials, options.data_root)
         tracker = _tracker(plan, options, removed=len(campaign.removed))
-        listeners += [_SpecWriter(folder, plan), _MlflowListener(tracker, plan, labels)]
-        console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
+        listeners += [_SpecWriter(storage, plan), _MlflowListener(tracker, plan, labels)]
+        console.print(_first_lines(campaign, plan), soft_wrap=True, markup=False)
         status, files = "FAILED", []
         try:
             with view:
-                status = _execute(campaign, plan.sweep.resources, options, folder)
+                status = _execute(campaign, plan.sweep.resources, options)
         finally:
             campaign.close()
             try:
-                results = _results(campaign, plan, folder)
+                results = _results(campaign, plan, storage)
                 if results.records:  # a run that could not start leaves an earlier report alone
                     files = results.write_report()
-                    for path in [results.spec, *files]:
+                    for path in [results.write_spec(), *files]:
                         tracker.artifact(path)
             finally:
                 tracker.close(status=status)
         return Outcome(results, files, campaign.complete)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Within, this process alone runs the sweep; the lock goes with the process, however that ends."""
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise StoreError(f"the sweep in {folder} is being run by another process; wait for it, or end it") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _results(campaign: Campaign, plan: Plan, folder: Path) -> Results:
+def _results(campaign: Campaign, plan: Plan, storage: Storage) -> Results:
     records = [campaign.records[trial.id] for trial in plan.trials if trial.id in campaign.records]
-    return Results(folder, plan.sweep, records, removed=len(campaign.removed))
+    return Results(storage.local, plan.sweep, records, removed=len(campaign.removed))
 
 
-def _execute(campaign: Campaign, resources: Resources, options: RunOptions, folder: Path) -> str:
+def _execute(campaign: Campaign, resources: Resources, options: RunOptions) -> str:
     """Run what there is to run; return the MLflow status of the sweep."""
     try:
         if options.local:
@@ -128,7 +117,6 @@ def _execute(campaign: Campaign, resources: Resources, options: RunOptions, fold
             run_on_ray(
                 campaign,
                 resources,
-                folder=folder / ".tune",
                 data_root=options.data_root,
                 address=options.address,
                 max_concurrent=options.max_concurrent,
@@ -141,7 +129,14 @@ def _execute(campaign: Campaign, resources: Resources, options: RunOptions, fold
 
 def _run_locally(campaign: Campaign, resources: Resources, *, data_root: Path | None) -> None:
     while (trial := campaign.next()) is not None:
-        for message in run_trial(trial.plan, data_root=data_root, gpu=resources.gpu, threads=resources.cpu):
+        messages = run_trial(
+            trial.plan,
+            data_root=data_root,
+            gpu=resources.gpu,
+            threads=resources.cpu,
+            checkpoints=Store(campaign.storage).checkpoints(trial.id),
+        )
+        for message in messages:
             if not campaign.report(trial.id, message):
                 break
 
@@ -152,33 +147,48 @@ def _check_data(trials: list[Trial], root: Path | None) -> None:
     datasets.load.cache_clear()
 
 
-def _first_line(campaign: Campaign, plan: Plan) -> str:
-    finished, retried, removed = len(campaign.finished_before), len(campaign.retried), len(campaign.removed)
-    total = len(plan.trials)
-    new = total - finished - retried - len(campaign.skipped)
-    parts = [f"{new} new"]
+def _first_lines(campaign: Campaign, plan: Plan) -> str:
+    """How many trials of each kind there are, and which ones an earlier space had that this one has not."""
+    known = [campaign.finished_before, campaign.unfinished, campaign.failed, campaign.skipped]
+    finished, unfinished, failed, skipped = map(len, known)
+    parts = [f"{len(plan.trials) - sum(map(len, known))} new"]
     if finished:
         parts.append(f"{finished} finished before")
-    if campaign.skipped:
-        parts.append(f"{len(campaign.skipped)} further seeds of points that were stopped")
-    if retried:
-        parts.append(f"{retried} unfinished, run again")
-    if removed:
-        parts.append(f"{removed} kept that are no longer in the space")
-    return f"{plan.sweep.name}: {total} trials: {', '.join(parts)}"
+    if skipped:
+        parts.append(f"{skipped} further seeds of points that were stopped")
+    if unfinished:
+        parts.append(f"{unfinished} unfinished")
+    if failed:
+        parts.append(f"{failed} failed before, tried again")
+    if campaign.checkpointed:
+        parts.append(f"{len(campaign.checkpointed)} of them from their last checkpoint")
+    lines = [f"{plan.sweep.name}: {len(plan.trials)} trials: {', '.join(parts)}"]
+    if removed := campaign.removed:
+        names = _labels(
+            {trial.id: trial.plan.model_dump(mode="json") for trial in plan.trials}
+            | {record.trial_id: record.plan for record in removed}
+        )
+        shown = "; ".join(names[record.trial_id] for record in removed[:_NAMED])
+        more = f"; and {len(removed) - _NAMED} more" if len(removed) > _NAMED else ""
+        lines.append(f"kept, though no longer in the space: {shown}{more}")
+    return "\n".join(lines)
 
 
-def _labels(trials: list[Trial]) -> dict[str, str]:
-    """A short name for each trial: what varies in the sweep, and the seed."""
-    fields = {trial.id: trial.plan.model_dump() for trial in trials}
+def _labels(plans: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """A short name for each trial: what varies among them, and the seed."""
     varied = [
         key
         for key in TrainingPlan.model_fields
-        if key not in ("seed", "repeat") and len({repr(plan[key]) for plan in fields.values()}) > 1
+        if key not in ("seed", "repeat") and len({repr(plan.get(key)) for plan in plans.values()}) > 1
     ]
     return {
-        trial.id: " ".join([*(f"{key}={_short(fields[trial.id][key])}" for key in varied), f"seed={trial.replicate}"])
-        for trial in trials
+        name: " ".join(
+            [
+                *(f"{key}={_short(plan.get(key))}" for key in varied),
+                f"seed={plan['repeat'] if plan['seed'] is None else plan['seed']}",
+            ]
+        )
+        for name, plan in plans.items()
     }
 
 
@@ -189,9 +199,9 @@ def _short(value: Any) -> str:
 def _tracker(plan: Plan, options: RunOptions, *, removed: int) -> Tracker:
     sweep = plan.sweep
     tracker = Tracker(
-        uri=options.tracking_uri or default_uri(options.storage),
+        uri=options.tracking_uri or default_uri(options.storage.local),
         experiment=sweep.name,
-        storage=options.storage,
+        storage=options.storage.local,
         name=sweep.name,
         tags={
             "sweep.title": sweep.title,
@@ -203,25 +213,19 @@ def _tracker(plan: Plan, options: RunOptions, *, removed: int) -> Tracker:
     return tracker
 
 
-class _SpecWriter:
+class _SpecWriter(Listener):
     """Writes the search space down with the first trial, so that a run that cannot start hides no earlier results."""
 
-    def __init__(self, folder: Path, plan: Plan):
-        self._folder, self._plan, self._written = folder, plan, False
+    def __init__(self, storage: Storage, plan: Plan):
+        self._storage, self._plan, self._written = storage, plan, False
 
     def started(self, trial: Trial, info: Mapping[str, Any]) -> None:
         if not self._written:
-            Results.save_sweep(self._folder, self._plan.sweep)
+            Results.save_sweep(self._storage, self._plan.sweep)
             self._written = True
 
-    def reported(self, trial: Trial, report: Mapping[str, Any]) -> None:
-        pass
 
-    def ended(self, trial: Trial, record: Record) -> None:
-        pass
-
-
-class _MlflowListener:
+class _MlflowListener(Listener):
     """Tells MLflow what happens to the trials, in its own terms."""
 
     def __init__(self, tracker: Tracker, plan: Plan, labels: Mapping[str, str]):

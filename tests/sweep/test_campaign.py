@@ -8,7 +8,8 @@ from dirdp import models
 from dirdp.plan import TrainingPlan
 from sweep.campaign import Campaign, run_trial
 from sweep.planning import plan
-from sweep.store import FINAL, Store, StoreError
+from sweep.storage import Folder, StoreError
+from sweep.store import FINAL, Store
 
 from .spaces import TRIAL, a_sweep, ends, message, simulate, train
 
@@ -36,7 +37,7 @@ class Notes:
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "tiny")
+    return Store(Folder(tmp_path / "tiny"))
 
 
 def accuracy(trial, step):
@@ -166,11 +167,11 @@ def test_cancelled_before_any_report_is_not_complete(store, handed_out):
 def test_run_again_is_no_work(store):
     sweep, notes = a_sweep(GRID, seeds=2), Notes()
     run(store, sweep)
-    before = {path: path.read_bytes() for path in store.folder.rglob("*.jsonl")}
+    before = {path: path.read_bytes() for path in store.storage.local.rglob("*.jsonl")}
     again = run(store, sweep, notes)
     assert again.exhausted and again.complete and again.next() is None
     assert len(again.finished_before) == 4 and not again.retried and not again.removed
-    assert not notes.heard and {path: path.read_bytes() for path in store.folder.rglob("*.jsonl")} == before
+    assert not notes.heard and {path: path.read_bytes() for path in store.storage.local.rglob("*.jsonl")} == before
 
 
 def test_run_again_under_asha_is_no_work(store):
@@ -303,7 +304,7 @@ def test_scores_of_an_earlier_run_are_shown_to_the_scheduler(store):
 def test_an_unwritable_folder_is_an_error_before_anything_starts(tmp_path):
     (tmp_path / "tiny").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match="cannot be written"):
-        Store(tmp_path / "tiny")
+        Store(Folder(tmp_path / "tiny"))
 
 
 def test_a_disk_that_fills_up_is_not_hidden(store, monkeypatch):

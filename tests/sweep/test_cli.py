@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sweep import cli
+from sweep.storage import Folder
 from sweep.store import Store
 
 from .spaces import TEXT
@@ -263,7 +264,7 @@ def test_report_writes_the_files_anew(ran, sweep):
 def test_results_as_csv(ran, sweep):
     status, out, _ = sweep("results", "tiny", "--storage", ran[0])
     rows = list(csv.DictReader(io.StringIO(out)))
-    stored = Store(ran[0] / "tiny").read()
+    stored = Store(Folder(ran[0] / "tiny")).read()
     assert status == 0 and {row["trial_id"] for row in rows} == stored.keys()
     assert all(float(row["test_accuracy"]) == stored[row["trial_id"]].reports[-1]["test_accuracy"] for row in rows)
     assert out == (ran[0] / "tiny" / "results.csv").read_text()
@@ -395,7 +396,7 @@ def test_ctrl_c_keeps_the_results_and_a_second_run_finishes_the_rest(tmp_path, e
             os.killpg(driver.pid, signal.SIGKILL)
     assert driver.returncode == 1, err
     assert "Traceback" not in err and "Traceback" not in out
-    ends = [record.end_reason for record in Store(tmp_path / "tiny").read().values()]
+    ends = [record.end_reason for record in Store(Folder(tmp_path / "tiny")).read().values()]
     assert ends.count("completed") >= 1 and ends.count("interrupted") == 1
     assert len(ends) == ends.count("completed") + 1 < 6
     assert f"{ends.count('completed')} completed, 1 interrupted" in out
@@ -410,7 +411,7 @@ def test_ctrl_c_keeps_the_results_and_a_second_run_finishes_the_rest(tmp_path, e
 
 def begun(folder):
     """Whether a trial has completed and another one is under way."""
-    records = Store(folder).read().values()
+    records = Store(Folder(folder)).read().values()
     return {"completed"} == {r.end_reason for r in records if r.end_reason} and any(
         r.reports and not r.end_reason for r in records
     )

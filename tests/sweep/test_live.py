@@ -10,6 +10,7 @@ from sweep import live
 from sweep.campaign import Campaign
 from sweep.live import LiveView
 from sweep.planning import plan
+from sweep.storage import Folder
 from sweep.store import Store
 
 from .spaces import RATE, a_sweep, message, simulate
@@ -44,7 +45,7 @@ def viewed(tmp_path, watch):
         console = Console(file=screen, width=200, force_terminal=terminal)
         labels = {trial.id: f"lr={trial.plan.lr:g} [draft] seed={trial.replicate}" for trial in laid_out.trials}
         view = LiveView(laid_out, console=console, labels=labels)
-        campaign = Campaign(laid_out, Store(tmp_path), listeners=[view])
+        campaign = Campaign(laid_out, Store(Folder(tmp_path)), listeners=[view])
         view.attach(campaign)
         return campaign, view, screen
 

@@ -21,7 +21,8 @@ from sweep.on_ray import ResourceError, run_on_ray
 from sweep.planning import plan
 from sweep.scheduling import launch_order
 from sweep.spec import Resources
-from sweep.store import Store, StoreError
+from sweep.storage import Folder, StoreError
+from sweep.store import Store
 
 from .spaces import RATE, a_sweep, ends, steps_run, train
 
@@ -80,18 +81,17 @@ class Run:
 
     def __init__(self, sweep, folder, *, max_concurrent=None, **deaths):
         self.notes = []
-        self.campaign = Campaign(plan(sweep), Store(folder / "tiny"), listeners=[self])
+        self.campaign = Campaign(plan(sweep), Store(Folder(folder / "tiny")), listeners=[self])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(on_ray, "_RayTrial", watched(folder, **deaths))
             run_on_ray(
                 self.campaign,
                 sweep.resources,
-                folder=folder / ".tune",
                 data_root=folder / "no-data",
                 max_concurrent=max_concurrent,
             )
         self.attempts = attempts(folder)
-        self.stored = Store(folder / "tiny").read()
+        self.stored = Store(Folder(folder / "tiny")).read()
 
     def started(self, trial, info):
         self.notes.append(("started", trial.id))
@@ -121,7 +121,7 @@ def stopped(cluster, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory):
-    campaign = Campaign(plan(STOPPED), Store(tmp_path_factory.mktemp("local")), listeners=[])
+    campaign = Campaign(plan(STOPPED), Store(Folder(tmp_path_factory.mktemp("local"))), listeners=[])
     train(campaign)
     return campaign
 
@@ -220,7 +220,9 @@ def test_a_trial_whose_process_died_finishes_once(faults):
     assert heard == ["started", 10, 20, 30, 40, "ended"]
     first, second = (process for name, process in run.attempts if name == trial.id)
     assert first != second
-    alone = Campaign(plan(a_sweep([KINDS["dies once"]])), Store(run.campaign._store.folder / "alone"), listeners=[])
+    alone = Campaign(
+        plan(a_sweep([KINDS["dies once"]])), Store(Folder(run.campaign.storage.local / "alone")), listeners=[]
+    )
     train(alone)
     assert timeless(run.stored[trial.id]) == timeless(alone.records[trial.id])
 
@@ -247,7 +249,7 @@ def test_infinity_travels(faults):
 
 def test_a_store_that_fails_ends_the_sweep(cluster, tmp_path, monkeypatch):
     """The disk fills up at the third report: the error reaches the caller, and no further trial starts."""
-    store = Store(tmp_path / "tiny")
+    store = Store(Folder(tmp_path / "tiny"))
     campaign = Campaign(plan(a_sweep({"lr": [0.1, 0.2, 0.3, 1, 2, 3]})), store, listeners=[])
     written, reported = [], store.reported
 
@@ -259,7 +261,7 @@ def test_a_store_that_fails_ends_the_sweep(cluster, tmp_path, monkeypatch):
 
     monkeypatch.setattr(store, "reported", fill_up)
     with pytest.raises(StoreError, match="the disk is full"):
-        run_on_ray(campaign, Resources(), folder=tmp_path / ".tune", data_root=None, max_concurrent=1)
+        run_on_ray(campaign, Resources(), data_root=None, max_concurrent=1)
     assert len(campaign.records) == 1 and campaign.next() is None
 
 
@@ -270,10 +272,10 @@ def test_a_store_that_fails_ends_the_sweep(cluster, tmp_path, monkeypatch):
 def test_what_no_node_has_is_an_error_at_once(cluster, tmp_path, kind):
     have = ray.cluster_resources().get(kind.upper(), 0)
     asked = Resources.model_validate({kind: int(have) + 1})
-    campaign = Campaign(plan(a_sweep()), Store(tmp_path), listeners=[])
+    campaign = Campaign(plan(a_sweep()), Store(Folder(tmp_path)), listeners=[])
     started = time.monotonic()
     with pytest.raises(ResourceError) as caught:
-        run_on_ray(campaign, asked, folder=tmp_path / ".tune", data_root=None)
+        run_on_ray(campaign, asked, data_root=None)
     assert time.monotonic() - started < 10
     said = str(caught.value)
     assert "\n" not in said and f"{asked.cpu} CPUs and {asked.gpu:g} GPUs" in said
@@ -294,8 +296,8 @@ def test_a_cluster_that_does_not_answer_is_an_error_at_once():
 
 
 def test_waiting_for_resources_is_bounded(cluster, tmp_path):
-    campaign = Campaign(plan(a_sweep()), Store(tmp_path), listeners=[])
+    campaign = Campaign(plan(a_sweep()), Store(Folder(tmp_path)), listeners=[])
     started = time.monotonic()
     with pytest.raises(ResourceError):
-        run_on_ray(campaign, Resources(cpu=9999), folder=tmp_path / ".tune", data_root=None, wait_for_resources=1.5)
+        run_on_ray(campaign, Resources(cpu=9999), data_root=None, wait_for_resources=1.5)
     assert 1.5 <= time.monotonic() - started < 10

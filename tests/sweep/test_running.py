@@ -18,7 +18,8 @@ from sweep.planning import plan
 from sweep.results import Results
 from sweep.running import RunOptions, run
 from sweep.spec import SpecError, Sweep
-from sweep.store import Store, StoreError
+from sweep.storage import Folder, StoreError
+from sweep.store import Store
 from sweep.tracking import TrackingError, default_uri
 
 from .spaces import RATE, a_sweep
@@ -49,7 +50,7 @@ def ran(tmp_path_factory, empty_store):
 
 def run_here(sweep, storage, **options):
     screen = io.StringIO()
-    options = {"storage": storage, "local": True} | options
+    options = {"storage": Folder(storage), "local": True} | options
     outcome = run(plan(sweep), RunOptions(**options), console=Console(file=screen, width=200))
     return outcome, screen.getvalue()
 
@@ -81,7 +82,7 @@ def test_a_run_that_cannot_start_hides_no_earlier_results(storage, tmp_path):
     with pytest.raises(DataError):
         run_here(a_sweep({"lr": [2]}, trial={"dataset": "mnist"}), storage, data_root=tmp_path)
     assert {path.name: path.read_bytes() for path in (storage / "tiny").glob("*.*")} == before
-    assert len(Results.read(storage, "tiny").records) == 2
+    assert len(Results.read(Folder(storage), "tiny").records) == 2
 
 
 def test_a_sweep_that_runs_is_not_run_a_second_time(storage):
@@ -95,7 +96,7 @@ def test_a_sweep_that_runs_is_not_run_a_second_time(storage):
 def test_trials_outside_the_space_are_not_passed_over_in_silence(storage):
     run_here(a_sweep({"lr": [0.1, 1]}), storage)
     outcome, _ = run_here(a_sweep({"lr": [2]}), storage)
-    assert outcome.results.removed == Results.read(storage, "tiny").removed == 2
+    assert outcome.results.removed == Results.read(Folder(storage), "tiny").removed == 2
     tag = Tracked(default_uri(storage)).parent.data.tags["sweep.sweep_epsilon_planned"]
     assert "without 2 earlier trials of this name" in tag
 
@@ -113,9 +114,9 @@ def test_outcome(ran):
 
 def test_results_are_those_of_the_store(ran):
     folder, _, outcome, _ = ran
-    stored = Store(folder / "tiny").read()
+    stored = Store(Folder(folder / "tiny")).read()
     assert {record.trial_id: record for record in outcome.results.records} == stored
-    assert Results.read(folder, "tiny").records == outcome.results.records
+    assert Results.read(Folder(folder), "tiny").records == outcome.results.records
     with (folder / "tiny" / "results.csv").open() as file:
         rows = {row["trial_id"]: row for row in csv.DictReader(file)}
     assert rows.keys() == stored.keys()
@@ -128,7 +129,7 @@ def test_results_are_those_of_the_store(ran):
 def test_the_spec_is_written_down_and_read_back(ran):
     folder, laid_out, _, _ = ran
     content = yaml.safe_load((folder / "tiny" / "sweep.yaml").read_text())
-    assert Sweep.model_validate(content) == laid_out.sweep == Results.read(folder, "tiny").sweep
+    assert Sweep.model_validate(content) == laid_out.sweep == Results.read(Folder(folder), "tiny").sweep
 
 
 def test_it_says_what_is_new(ran):
@@ -292,7 +293,7 @@ def test_enlarged_and_reduced(storage):
         "tiny: 2 trials: 1 new, 1 finished before, 1 kept that are no longer in the space"
     )
     assert [record.plan["lr"] for record in outcome.results.records] == [1, 3]
-    assert len(Store(storage / "tiny").read()) == 3
+    assert len(Store(Folder(storage / "tiny")).read()) == 3
     tracked = Tracked(default_uri(storage))
     assert len(tracked.trials) == 3 and tracked.parent.info.status == "FINISHED"
 
@@ -383,14 +384,14 @@ def test_an_error_in_a_trial_is_kept_and_tried_again(storage, monkeypatch):
 def test_missing_data_are_an_error_before_anything_starts(storage, tmp_path):
     with pytest.raises(DataError, match="mnist"):
         run_here(a_sweep(trial={"dataset": "mnist", "delta": 1e-6}), storage, data_root=tmp_path)
-    assert Store(storage / "tiny").read() == {}
+    assert Store(Folder(storage / "tiny")).read() == {}
     assert MlflowClient(tracking_uri=default_uri(storage)).get_experiment_by_name("tiny") is None
 
 
 def test_a_tracking_uri_that_cannot_work_is_an_error_before_anything_starts(storage, tmp_path):
     with pytest.raises(TrackingError, match="sqlite:///"):
         run_here(a_sweep(), storage, tracking_uri=str(tmp_path / "mlruns"))
-    assert Store(storage / "tiny").read() == {}
+    assert Store(Folder(storage / "tiny")).read() == {}
 
 
 def test_a_storage_that_cannot_be_written_is_an_error_before_anything_starts(tmp_path):
@@ -428,7 +429,7 @@ def test_a_spec_that_was_spoilt(storage):
     (storage / "tiny").mkdir()
     (storage / "tiny" / "sweep.yaml").write_text("title: T\n")
     with pytest.raises(SpecError, match=r"sweep\.yaml: name is missing"):
-        Results.read(storage, "tiny")
+        Results.read(Folder(storage), "tiny")
 
 
 @pytest.mark.parametrize("sweep", [a_sweep(GRID), a_sweep(GRID, scheduler=ASHA)])

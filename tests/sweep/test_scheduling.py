@@ -11,6 +11,7 @@ from sweep.expand import expand
 from sweep.planning import plan
 from sweep.scheduling import EarlyStopping, Queue, launch_order
 from sweep.spec import Asha
+from sweep.storage import Folder
 from sweep.store import Store
 
 from .spaces import a_sweep, ends, message, simulate, steps_run, train
@@ -24,7 +25,7 @@ def run(tmp_path):
     number = itertools.count()
 
     def run_simulated(sweep, score, *, at_once=1):
-        campaign = Campaign(plan(sweep), Store(tmp_path / str(next(number))), listeners=[])
+        campaign = Campaign(plan(sweep), Store(Folder(tmp_path / str(next(number)))), listeners=[])
         simulate(campaign, score, at_once=at_once)
         assert campaign.exhausted and campaign.complete
         return campaign
@@ -320,8 +321,10 @@ def test_absurd_rates_are_stopped_in_real_training(tmp_path):
     """Digits and an MLP: half of the rates learn nothing (1e-4, 1e-3) or nothing but noise (30, 100)."""
     space = {"alpha": 3, "effective_lr": [1e-4, 1e-3, 0.1, 0.3, 30, 100]}
     trial = {"steps": 200, "epsilon": 8, "validation": {"fraction": 0.1}}
-    stopped = Campaign(plan(a_sweep(space, trial=trial, scheduler=asha())), Store(tmp_path / "stopped"), listeners=[])
-    full = Campaign(plan(a_sweep(space, trial=trial)), Store(tmp_path / "full"), listeners=[])
+    stopped = Campaign(
+        plan(a_sweep(space, trial=trial, scheduler=asha())), Store(Folder(tmp_path / "stopped")), listeners=[]
+    )
+    full = Campaign(plan(a_sweep(space, trial=trial)), Store(Folder(tmp_path / "full")), listeners=[])
     train(stopped)
     train(full)
     for record in stopped.records.values():

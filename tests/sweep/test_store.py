@@ -6,7 +6,8 @@ import math
 import pytest
 
 from sweep.expand import expand
-from sweep.store import Record, Store, StoreError
+from sweep.storage import Folder, StoreError
+from sweep.store import Record, Store
 
 from .spaces import a_sweep, message
 
@@ -15,7 +16,7 @@ INFO = {"r": 0.25, "epsilon": 0.9999, "claim": "nominal ε (Theorem 10)", "order
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "sweep")
+    return Store(Folder(tmp_path / "sweep"))
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def report(trial, step, score=0.5):
 
 
 def file_of(store, trial):
-    return store.folder / "trials" / f"{trial.id}.jsonl"
+    return store.storage.local / "trials" / f"{trial.id}.jsonl"
 
 
 def test_a_trial_comes_back_as_it_was(store, trial):
@@ -36,7 +37,7 @@ def test_a_trial_comes_back_as_it_was(store, trial):
     store.reported(trial.id, report(trial, 10))
     store.reported(trial.id, report(trial, 20))
     store.ended(trial.id, "early_stopped", "with a “message”")
-    assert Store(store.folder).read() == {
+    assert Store(Folder(store.storage.local)).read() == {
         trial.id: Record(
             trial_id=trial.id,
             point_id=trial.point_id,
@@ -56,7 +57,7 @@ def test_a_running_trial_has_no_end(store, trial):
 
 
 def test_an_empty_store(tmp_path):
-    assert Store(tmp_path / "deep" / "below").read() == {}
+    assert Store(Folder(tmp_path / "deep" / "below")).read() == {}
 
 
 def test_trials_do_not_mix(store):
@@ -121,7 +122,7 @@ def test_what_follows_a_torn_line_is_whole(store, trial, tail):
     store.reported(trial.id, report(trial, 10))
     with file_of(store, trial).open("ab") as file:
         file.write(tail)
-    later = Store(store.folder)
+    later = Store(Folder(store.storage.local))
     assert later.read()[trial.id].reports == [report(trial, 10)]
     later.started(trial, INFO)
     later.reported(trial.id, report(trial, 10, 0.7))
@@ -140,14 +141,14 @@ def test_a_file_torn_in_its_first_line_is_no_trial(store, trial):
 
 def test_other_files_are_let_be(store, trial):
     store.started(trial, INFO)
-    (store.folder / "trials" / "notes.txt").write_text("mine")
+    (store.storage.local / "trials" / "notes.txt").write_text("mine")
     assert list(store.read()) == [trial.id]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=f"^the storage {tmp_path / 'file' / 'sweep'} cannot be written: "):
-        Store(tmp_path / "file" / "sweep")
+        Store(Folder(tmp_path / "file" / "sweep"))
 
 
 def test_a_full_disk_names_the_file(store, trial, monkeypatch):
