@@ -88,7 +88,7 @@ class Lock:
 
     def _is_mine(self) -> bool:
         holder = self._read()
-        return bool(holder) and holder.get("token") == self._token
+        return holder is not None and holder.get("token") == self._token
 
     def _rival(self) -> str:
         holder = self._read()

@@ -170,7 +170,7 @@ def test_run_again_is_no_work(store):
     before = {path: path.read_bytes() for path in store.storage.local.rglob("*.jsonl")}
     again = run(store, sweep, notes)
     assert again.exhausted and again.complete and again.next() is None
-    assert len(again.finished_before) == 4 and not again.retried and not again.removed
+    assert len(again.finished_before) == 4 and not again.unfinished and not again.failed and not again.removed
     assert not notes.heard and {path: path.read_bytes() for path in store.storage.local.rglob("*.jsonl")} == before
 
 
@@ -194,7 +194,9 @@ def test_who_is_run_again(store, end_reason):
     again = begin(store, sweep)
     retried = end_reason in ("interrupted", "error")
     assert again.next() == (trial if retried else None)
-    assert (again.retried, again.finished_before) == (([trial], []) if retried else ([], [trial]))
+    assert again.unfinished == ([trial] if end_reason == "interrupted" else [])
+    assert again.failed == ([trial] if end_reason == "error" else [])
+    assert again.finished_before == ([] if retried else [trial])
 
 
 def test_a_trial_that_never_ended_is_run_again(store):
@@ -204,7 +206,7 @@ def test_a_trial_that_never_ended_is_run_again(store):
     campaign.report(trial.id, message(trial, 10, 0.1))
     notes = Notes()
     again = run(store, a_sweep(), notes)
-    assert again.retried == [trial] and again.complete
+    assert again.unfinished == [trial] and again.complete
     assert [step for _, step in notes.of("reported")] == [10, 20, 30, 40], "from the start"
     assert len(store.read()[trial.id].reports) == 4
 
@@ -215,7 +217,7 @@ def test_without_its_scheduler_an_early_stopped_trial_is_unfinished(store):
     early = {name for name, end in ends(stopped).items() if end == "early_stopped"}
     assert early
     full = run(store, a_sweep(space))
-    assert {trial.id for trial in full.retried} == early and len(full.finished_before) == 4 - len(early)
+    assert {trial.id for trial in full.unfinished} == early and len(full.finished_before) == 4 - len(early)
     assert set(ends(full).values()) == {"completed"}
     assert begin(store, a_sweep(space, scheduler=ASHA)).exhausted, "and with it again, all is done"
 
@@ -239,7 +241,7 @@ def test_a_seed_that_is_skipped_is_not_run_again(store):
     campaign.report(second.id, message(second, 10, 0.5, diverged=second.replicate == 0))
     campaign.close()  # the second seed is interrupted
     later = begin(store, a_sweep(seeds=2, scheduler=ASHA))
-    assert [trial.replicate for trial in later.skipped] == [1] and not later.retried and later.exhausted
+    assert [trial.replicate for trial in later.skipped] == [1] and not later.unfinished and later.exhausted
 
 
 def test_an_enlarged_grid_runs_the_new_trials_alone(store):
@@ -299,12 +301,6 @@ def test_scores_of_an_earlier_run_are_shown_to_the_scheduler(store):
 
 
 # A store that fails
-
-
-def test_an_unwritable_folder_is_an_error_before_anything_starts(tmp_path):
-    (tmp_path / "tiny").write_text("a file where a folder should be")
-    with pytest.raises(StoreError, match="cannot be written"):
-        Store(Folder(tmp_path / "tiny"))
 
 
 def test_a_disk_that_fills_up_is_not_hidden(store, monkeypatch):

@@ -350,7 +350,7 @@ def test_an_impossible_tracking_uri(sweep, tiny):
 def test_an_impossible_storage(sweep, tiny):
     Path("file").write_text("")
     result = sweep("run", tiny, "--local", "--storage", "file/below")
-    a_fault(result, "file/below", "cannot be written")
+    a_fault(result, "file/below", "Not a directory")
 
 
 def test_a_wrong_option_is_exit_status_2(sweep, tiny):
@@ -405,7 +405,9 @@ def test_ctrl_c_keeps_the_results_and_a_second_run_finishes_the_rest(tmp_path, e
     done = start(*command, "--local", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     finished = ends.count("completed")
-    assert f"tiny: 6 trials: {5 - finished} new, {finished} finished before, 1 unfinished, run again" in done.stdout
+    assert (
+        f"tiny: 6 trials: {5 - finished} new, {finished} finished before, 1 unfinished, 1 of them from" in done.stdout
+    )
     assert "6 trials: 6 completed" in done.stdout
 
 

@@ -133,6 +133,7 @@ def test_what_follows_a_torn_line_is_whole(store, trial, tail):
 
 
 def test_a_file_torn_in_its_first_line_is_no_trial(store, trial):
+    file_of(store, trial).parent.mkdir(parents=True)
     file_of(store, trial).write_text('{"trial_id": "abc", "pl')
     assert store.read() == {}
     store.started(trial, INFO)
@@ -143,12 +144,6 @@ def test_other_files_are_let_be(store, trial):
     store.started(trial, INFO)
     (store.storage.local / "trials" / "notes.txt").write_text("mine")
     assert list(store.read()) == [trial.id]
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=f"^the storage {tmp_path / 'file' / 'sweep'} cannot be written: "):
-        Store(Folder(tmp_path / "file" / "sweep"))
 
 
 def test_a_full_disk_names_the_file(store, trial, monkeypatch):
