@@ -118,25 +118,27 @@ class Folder(Storage):
 
     def write(self, name: str, content: bytes) -> None:  # noqa: D102
         path = self.local / name
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            self._put(temporary, content, mode="xb")
-            with _told(path, "written"):
+        with self._place_for(path):
+            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            try:
+                _put(temporary, content, mode="xb")
                 os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def create(self, name: str, content: bytes) -> bool:  # noqa: D102
-        try:
-            self._put(self.local / name, content, mode="xb")
-        except StoreError as error:
-            if isinstance(error.__cause__, FileExistsError):
+        path = self.local / name
+        with self._place_for(path):
+            try:
+                _put(path, content, mode="xb")
+            except FileExistsError:
                 return False
-            raise
         return True
 
     def append(self, name: str, content: bytes) -> None:  # noqa: D102
-        self._put(self.local / name, content, mode="ab")
+        path = self.local / name
+        with self._place_for(path):
+            _put(path, content, mode="ab")
 
     def names(self, folder: str = "") -> list[str]:  # noqa: D102
         with _told(self.local / folder, "read"):
@@ -153,13 +155,12 @@ class Folder(Storage):
             else:
                 path.unlink(missing_ok=True)
 
-    def _put(self, path: Path, content: bytes, *, mode: str) -> None:
+    @contextmanager
+    def _place_for(self, path: Path) -> Iterator[None]:
+        """Within, the folder of `path` is there, and errors name the file."""
         with _told(path, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open(mode) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            yield
 
 
 class _Bucket(Storage):
@@ -226,6 +227,14 @@ def _bucket(uri: str) -> _Bucket:
         except ValueError as error:  # pyarrow's ArrowInvalid: an unknown option, no bucket
             raise OSError(str(error)) from error
     return _Bucket(files, PurePosixPath(root), uri=uri, local=Path(_BESIDE_A_BUCKET).absolute())
+
+
+def _put(path: Path, content: bytes, *, mode: str) -> None:
+    """Write and wait until it is on the disk."""
+    with path.open(mode) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def test_a_run_that_cannot_start_hides_no_earlier_results(storage, tmp_path):
 
 
 def test_a_sweep_that_runs_is_not_run_a_second_time(storage):
-    refused = pytest.raises(StoreError, match="is being run by process .* --force-unlock")
+    refused = pytest.raises(StoreError, match=r"is being run by process .* --force-unlock")
     with Lock(Folder(storage / "tiny")), refused:
         run_here(a_sweep(), storage)
     assert run_here(a_sweep(), storage)[0].complete
