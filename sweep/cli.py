@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="The data sets: what there is, and fetching it before a sweep.")
 app.add_typer(data_app, name="data")
+cluster_app = typer.Typer(no_args_is_help=True, help="Clusters that `ray up` starts.")
+app.add_typer(cluster_app, name="cluster")
 # A pipe has no width; 80 columns would cut numbers.
 console = Console() if sys.stdout.isatty() else Console(width=160)
 
@@ -266,6 +268,31 @@ def data_prepare(
     for name in names:
         fetched = prepare(name, root=root, offline=offline, say=lambda line: console.print(line, soft_wrap=True))
         console.print(f"{name}: ready, {len(fetched)} files fetched", soft_wrap=True)
+
+
+@cluster_app.command("check")
+def cluster_check(
+    file: Annotated[Path, typer.Argument(help="The cluster's file.")] = Path("cluster.yaml"),
+    space: Annotated[str | None, typer.Option(help="A search space whose trials the cluster shall run.")] = None,
+    size: Size = None,
+    set_: Set = None,
+    file_only: Annotated[
+        bool, typer.Option("--file-only", help="Do not look for what `ray up` needs on this machine, as in CI.")
+    ] = False,
+) -> None:
+    """Check a file for `ray up` before it costs anything: offline, without credentials, one line a fault."""
+    from sweep.cluster.check import TOOLS, check, missing_tools
+
+    faults = check(file, sweep=load(space, size=size, overrides=set_ or ()) if space else None)
+    for fault in faults:
+        typer.echo(f"{file}: {fault}")
+    if not faults:
+        typer.echo(f"{file}: no fault found")
+    missing = [] if file_only else missing_tools()
+    for tool in missing:
+        typer.echo(f"{tool} not found on this machine, and `ray up` calls it: install the package {TOOLS[tool]}")
+    if faults or missing:
+        raise typer.Exit(2)
 
 
 def _results(storage: Path, name: str, size: str | None) -> Results:
