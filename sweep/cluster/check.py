@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import itertools
 import json
 import logging
 import re
@@ -113,7 +114,7 @@ class _Role:
         """Where a path inside the container lies on the machine; without a container, the path itself."""
         for option in self.run_options:
             words = option.replace("--volume=", "-v ").split()
-            for flag, volume in zip(words, words[1:], strict=False):
+            for flag, volume in itertools.pairwise(words):
                 outer, _, inner = volume.partition(":")
                 inner = inner.partition(":")[0]
                 if flag in ("-v", "--volume") and inner and PurePosixPath(path).is_relative_to(inner):
@@ -245,11 +246,13 @@ def _image_faults(cluster: _Cluster) -> list[str]:
     if images and len(images) < len(cluster.roles):
         bare = [role.name for role in cluster.roles if role.name not in images]
         faults.append(f"docker: {', '.join(bare)} has no image and the other nodes have one")
-    for role in cluster.roles:
-        for command in role.commands:
-            for version in re.findall(r"\bray(?:\[[\w,-]+\])?==([\w.]+)", command):
-                if version != ray.__version__:
-                    faults.append(f"a command installs Ray {version}; here is Ray {ray.__version__}: {command}")
+    faults += [
+        f"a command installs Ray {version}; here is Ray {ray.__version__}: {command}"
+        for role in cluster.roles
+        for command in role.commands
+        for version in re.findall(r"\bray(?:\[[\w,-]+\])?==([\w.]+)", command)
+        if version != ray.__version__
+    ]
     return faults
 
 
@@ -330,7 +333,7 @@ def _data_faults(cluster: _Cluster, sweep: Sweep) -> list[str]:
             for word in words[3:]
         }
         faults += [
-            f"{sweep.name} trains on {name}, and no set-up command of {role.name} prepares it: sweep data prepare {name}"
+            f"{sweep.name} trains on {name}, and no command of {role.name} prepares it: sweep data prepare {name}"
             for name in wanted
             if name not in prepared
         ]

@@ -43,7 +43,7 @@ class Image:
         )
         version = ".".join(part for part in ("3", *python.groups()) if part) if python else None
         pinned = bool(digest) or (bool(tag) and not _FLOATING & set(re.split(r"[-_.]", tag)))
-        return cls(name, tag or None, pinned, rays[1] if rays else None, version)
+        return cls(name, tag or None, pinned, ray_, version)
 
     def faults(self) -> list[str]:
         """What is wrong with the image on its own, or for the Ray installed here."""
