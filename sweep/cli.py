@@ -132,6 +132,38 @@ def run(
 
 
 @app.command()
+def submit(
+    name: Name,
+    address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The dashboard: http://HEAD:8265.")],
+    size: Size = None,
+    set_: Set = None,
+    storage: Annotated[str | None, typer.Option(help="Folder that all nodes share; else their SWEEP_STORAGE.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of the data sets there; else DIRDP_DATA there.")] = None,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow as the head sees it; else its own setting.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at once, at most.")] = None,
+    wait_for_resources: Annotated[float, typer.Option(min=0, help="Seconds to wait for a fitting node.")] = 900.0,
+    include: Annotated[list[Path] | None, typer.Option(help="A file or folder that the trials import.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Print what the job prints, until it ends.")] = False,
+) -> None:
+    """Run a sweep as a job of a Ray cluster, with the code that is here; submitting again runs what is missing."""
+    from sweep.cluster.submit import follow, package, size_line
+    from sweep.cluster.submit import submit as submit_job
+    from sweep.planning import plan as plan_sweep
+
+    plan_sweep(load(name, size=size, overrides=set_ or ()))  # faults of the search space are found here
+    files = package(name, include=include or ())
+    console.print(size_line(files), soft_wrap=True, markup=False)
+    options = {"--size": size, "--data": data, "--tracking-uri": tracking_uri, "--max-concurrent": max_concurrent}
+    words = [word for key, value in options.items() if value is not None for word in (key, str(value))]
+    words += [word for override in set_ or () for word in ("--set", override)]
+    words += ["--wait-for-resources", f"{wait_for_resources:g}"]
+    job = submit_job(name, address=address, options=words, storage=storage, files=files)
+    console.print(f"job {job}: ray job logs --follow --address {address} {job}", soft_wrap=True, markup=False)
+    if wait and follow(job, address=address, say=lambda lines: typer.echo(lines, nl=False)) != "SUCCEEDED":
+        raise typer.Exit(1)
+
+
+@app.command()
 def status(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> None:
     """Show how the trials of a sweep stand, and its best points."""
     _show(_results(storage, name, size), paths=[])

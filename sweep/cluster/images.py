@@ -38,12 +38,11 @@ class Image:
         plain, _, digest = name.partition("@")
         repository, _, tag = plain.rpartition("/")[2].partition(":")
         python = re.search(r"(?:^|[-_.])py(?:thon)?-?3\.?(\d{1,2})(?:\.(\d+))?", tag)
-        rays = (
-            re.search(r"(?:^|[-_])(?:ray-?)?(\d+\.\d+\.\d+)(?:$|[-_])", tag) if "ray" in f"{repository}{tag}" else None
-        )
+        number = re.search(r"(?:^|[-_])(?:ray-?)?(\d+\.\d+\.\d+)(?:$|[-_])", tag)
+        of_ray = number[1] if number and "ray" in f"{repository}{tag}" else None  # else it is the image's own version
         version = ".".join(part for part in ("3", *python.groups()) if part) if python else None
         pinned = bool(digest) or (bool(tag) and not _FLOATING & set(re.split(r"[-_.]", tag)))
-        return cls(name, tag or None, pinned, ray_, version)
+        return cls(name, tag or None, pinned, of_ray, version)
 
     def faults(self) -> list[str]:
         """What is wrong with the image on its own, or for the Ray installed here."""
