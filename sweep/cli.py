@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="The data sets: what there is, and fetching it before a sweep.")
 app.add_typer(data_app, name="data")
+cluster_app = typer.Typer(no_args_is_help=True, help="Clusters that `ray up` starts.")
+app.add_typer(cluster_app, name="cluster")
 # A pipe has no width; 80 columns would cut numbers.
 console = Console() if sys.stdout.isatty() else Console(width=160)
 
@@ -35,6 +37,12 @@ Name = Annotated[str, typer.Argument(help="A shipped search space (see `sweep li
 SweepName = Annotated[str, typer.Argument(help="The name of a sweep that has been run.")]
 Size = Annotated[str | None, typer.Option(help="A size of the search space, such as smoke.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, laid over the search space; may be repeated.")]
+
+
+def _webhook(url: str | None) -> str | None:
+    from sweep.notify import check_url
+
+    return check_url(url)
 
 
 Storage = Annotated[
@@ -46,6 +54,11 @@ Storage = Annotated[
 ]
 Data = Annotated[Path | None, typer.Option(envvar="DIRDP_DATA", help="Folder of the data sets.")]
 Tracking = Annotated[str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow store, sqlite or a server.")]
+Notify = Annotated[
+    str | None,
+    typer.Option(envvar="SWEEP_NOTIFY", help="A webhook, sent JSON when the sweep ends or stalls.", callback=_webhook),
+]
+StallMinutes = Annotated[float, typer.Option(min=0.01, help="Minutes without a report after which it has stalled.")]
 STORAGE = "sweep-results"
 
 
@@ -99,6 +112,8 @@ def run(
     force_unlock: Annotated[
         bool, typer.Option("--force-unlock", help="Run although another process seems to be running this sweep.")
     ] = False,
+    notify: Notify = None,
+    stall_minutes: StallMinutes = 30.0,
 ) -> None:
     """Run a sweep; run again, only what is missing runs."""
     from sweep.planning import plan as plan_sweep
@@ -123,6 +138,8 @@ def run(
         max_concurrent=max_concurrent,
         wait_for_resources=wait_for_resources,
         force_unlock=force_unlock,
+        notify=notify,
+        stall_minutes=stall_minutes,
     )
     outcome = run_sweep(laid_out, options, console=console)
     _show(outcome.results, paths=outcome.files)
@@ -130,6 +147,41 @@ def run(
     console.print(f"MLflow  {store}  (open it with: sweep ui)", soft_wrap=True, markup=False)
     if not outcome.complete:
         console.print("not complete: the same command again runs what is missing")
+        raise typer.Exit(1)
+
+
+@app.command()
+def submit(
+    name: Name,
+    address: Annotated[str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The dashboard: http://HEAD:8265.")],
+    size: Size = None,
+    set_: Set = None,
+    storage: Annotated[str | None, typer.Option(help="Folder that all nodes share; else their SWEEP_STORAGE.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of the data sets there; else DIRDP_DATA there.")] = None,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow as the head sees it; else its own setting.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at once, at most.")] = None,
+    wait_for_resources: Annotated[float, typer.Option(min=0, help="Seconds to wait for a fitting node.")] = 900.0,
+    notify: Notify = None,
+    stall_minutes: StallMinutes = 30.0,
+    include: Annotated[list[Path] | None, typer.Option(help="A file or folder that the trials import.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Print what the job prints, until it ends.")] = False,
+) -> None:
+    """Run a sweep as a job of a Ray cluster, with the code that is here; submitting again runs what is missing."""
+    from sweep.cluster.submit import follow, package, size_line
+    from sweep.cluster.submit import submit as submit_job
+    from sweep.planning import plan as plan_sweep
+
+    plan_sweep(load(name, size=size, overrides=set_ or ()))  # faults of the search space are found here
+    files = package(name, include=include or ())
+    console.print(size_line(files), soft_wrap=True, markup=False)
+    options = {"--size": size, "--data": data, "--tracking-uri": tracking_uri, "--max-concurrent": max_concurrent}
+    words = [word for key, value in options.items() if value is not None for word in (key, str(value))]
+    words += [word for override in set_ or () for word in ("--set", override)]
+    words += ["--wait-for-resources", f"{wait_for_resources:g}"]
+    words += ["--notify", notify, "--stall-minutes", f"{stall_minutes:g}"] if notify else []
+    job = submit_job(name, address=address, options=words, storage=storage, files=files)
+    console.print(f"job {job}: ray job logs --follow --address {address} {job}", soft_wrap=True, markup=False)
+    if wait and follow(job, address=address, say=lambda lines: typer.echo(lines, nl=False)) != "SUCCEEDED":
         raise typer.Exit(1)
 
 
@@ -272,6 +324,31 @@ def data_prepare(
     for name in names:
         fetched = prepare(name, root=root, offline=offline, say=lambda line: console.print(line, soft_wrap=True))
         console.print(f"{name}: ready, {len(fetched)} files fetched", soft_wrap=True)
+
+
+@cluster_app.command("check")
+def cluster_check(
+    file: Annotated[Path, typer.Argument(help="The cluster's file.")] = Path("cluster.yaml"),
+    space: Annotated[str | None, typer.Option(help="A search space whose trials the cluster shall run.")] = None,
+    size: Size = None,
+    set_: Set = None,
+    file_only: Annotated[
+        bool, typer.Option("--file-only", help="Do not look for what `ray up` needs on this machine, as in CI.")
+    ] = False,
+) -> None:
+    """Check a file for `ray up` before it costs anything: offline, without credentials, one line a fault."""
+    from sweep.cluster.check import TOOLS, check, missing_tools
+
+    faults = check(file, sweep=load(space, size=size, overrides=set_ or ()) if space else None)
+    for fault in faults:
+        typer.echo(f"{file}: {fault}")
+    if not faults:
+        typer.echo(f"{file}: no fault found")
+    missing = [] if file_only else missing_tools()
+    for tool in missing:
+        typer.echo(f"{tool} not found on this machine, and `ray up` calls it: install the package {TOOLS[tool]}")
+    if faults or missing:
+        raise typer.Exit(2)
 
 
 def _results(storage: str, name: str, size: str | None) -> Results:

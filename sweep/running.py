@@ -16,6 +16,7 @@ from sweep.campaign import Campaign, Listener, run_trial
 from sweep.expand import Trial
 from sweep.live import LiveView
 from sweep.lock import Lock
+from sweep.notify import Notifier, check_url
 from sweep.plan_table import sweep_epsilon_line
 from sweep.planning import Plan
 from sweep.reporting.colors import alpha_colors
@@ -38,7 +39,8 @@ class RunOptions:
     `storage` holds a folder for each sweep; beside it, in its `local` folder, lie the reports and, without a
     `tracking_uri`, the MLflow database. `local` runs the trials in this process, one after another. `address`,
     `max_concurrent` and `wait_for_resources` are `run_on_ray`'s. `force_unlock` runs a sweep although another process
-    seems to be running it.
+    seems to be running it. `notify` is a webhook that hears when the sweep ends, and when nothing has come from it for
+    `stall_minutes`.
     """
 
     storage: Storage
@@ -49,6 +51,8 @@ class RunOptions:
     max_concurrent: int | None = None
     wait_for_resources: float = 0.0
     force_unlock: bool = False
+    notify: str | None = None
+    stall_minutes: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,16 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         listeners += [_SpecWriter(storage, plan), _MlflowListener(tracker, plan, labels)]
         console.print(_first_lines(campaign, plan), soft_wrap=True, markup=False)
         status, files = "FAILED", []
+        notifier = Notifier(
+            check_url(options.notify),
+            campaign,
+            sweep=plan.sweep.name,
+            trials=len(plan.trials),
+            stall_seconds=options.stall_minutes * 60,
+        )
+        listeners.append(notifier)
         try:
-            with view:
+            with notifier, view:
                 status = _execute(campaign, plan.sweep.resources, options)
         finally:
             campaign.close()

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from dirdp.plan import TrainingPlan
 
-__all__ = ["Asha", "Resources", "SpecError", "Sweep", "fault", "load", "number", "shipped"]
+__all__ = ["Asha", "Resources", "SpecError", "Sweep", "fault", "load", "number", "shipped", "unknown"]
 
 TRIAL_KEYS = sorted({*TrainingPlan.model_fields, "expected_batch_size", "epochs"} - {"seed", "repeat"})
 # Two names for one thing: laying one over a file that has the other replaces it.
@@ -196,7 +196,7 @@ def _validated(content: dict[str, Any], where: str) -> Sweep:
     for place, fields in places.items():
         for key, value in fields.items():
             if key not in TRIAL_KEYS:
-                raise SpecError(f"{where}: {place}: {_unknown(key, TRIAL_KEYS)}")
+                raise SpecError(f"{where}: {place}: {unknown(key, TRIAL_KEYS)}")
             drawn = place != "trial" and is_distribution(value)
             if isinstance(value, Mapping) and not drawn and _field_model(TrainingPlan, key) is None:
                 raise SpecError(
@@ -215,7 +215,7 @@ def fault(error: ValidationError, model: type[BaseModel]) -> str:
         inner = model
         for part in first["loc"][:-1]:
             inner = _field_model(inner, part) or inner
-        return _unknown(where, [name for name in inner.model_fields if name != "name" or inner is not Sweep])
+        return unknown(where, [name for name in inner.model_fields if name != "name" or inner is not Sweep])
     if first["type"] == "missing":
         return f"{where} is missing"
     message = first["msg"].removeprefix("Value error, ")
@@ -233,7 +233,8 @@ def _field_model(model: type[BaseModel], name: Any) -> type[BaseModel] | None:
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
 
 
-def _unknown(key: Any, choices: list[str]) -> str:
+def unknown(key: Any, choices: list[str]) -> str:
+    """Say that `key` is none of `choices`, and which one may have been meant."""
     near = difflib.get_close_matches(str(key).rpartition(".")[2], choices, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return f"unknown key {key!r}{hint}; choose from {', '.join(choices)}"
@@ -288,7 +289,7 @@ def _override(content: dict[str, Any], override: str) -> None:
         _lay_over(content, {head: value})
         return
     if head not in TRIAL_KEYS:
-        raise SpecError(f"--set {override}: {_unknown(head, [*settable, *TRIAL_KEYS])}")
+        raise SpecError(f"--set {override}: {unknown(head, [*settable, *TRIAL_KEYS])}")
     if rest:
         _lay_over(content, {"trial": {head: value}})
         return
