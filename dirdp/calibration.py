@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
-from math import ceil, exp, floor, inf, log, log10
+from math import ceil, exp, floor, inf, log, log1p, log10
 from typing import Any
 
 from scipy.optimize import brentq
 
 from dirdp import _validate
-from dirdp.accounting import ALPHA_RANGE, PrivacySpent, RdpCurve, epsilon_spent, rdp_curve
+from dirdp.accounting import (
+    ALPHA_RANGE,
+    LEAST_GAP,
+    Bound,
+    PrivacySpent,
+    RdpCurve,
+    checked_bound,
+    epsilon_spent,
+    rdp_curve,
+)
 
 LEAST_USABLE_RATIO = 1e-3
 """Product rule, ours and not a theorem: with r < α/1000 the draw all but ignores the softmax: unusable."""
@@ -29,6 +37,9 @@ _LADDER = tuple(
         LEAST_USABLE_RATIO,
     )
 )
+
+# The exact bound ends just short of α, where its ε may be within the budget still.
+_EXACT_LADDER = (log1p(-LEAST_GAP * (1 + 1e-6)), *_LADDER)
 
 
 class BudgetError(ValueError):
@@ -57,7 +68,8 @@ class Calibration:
     """A calibrated mechanism and what it spends.
 
     `r` is the scaling, `epsilon` the nominal ε it achieves in `steps` steps at the integer RDP `order`, and
-    `target` the budget asked for: 0.999·target ≤ epsilon ≤ target.
+    `target` the budget asked for: 0.999·target ≤ epsilon ≤ target. With the exact bound h jumps where an order is
+    lost, and epsilon may be well below the target.
     """
 
     r: float
@@ -68,6 +80,7 @@ class Calibration:
     alpha: float
     sampling_rate: float
     steps: int
+    bound: Bound = "lemma9"
 
     def spent(self, steps: int | None = None) -> PrivacySpent:
         """Nominal ε after the first `steps` steps (all of them unless given); exactly 0.0 after none.
@@ -90,14 +103,17 @@ class Calibration:
             ValueError: `steps` is negative or no integer.
         """
         steps = self.steps if steps is None else steps
-        return rdp_curve(r=self.r, alpha=self.alpha, sampling_rate=self.sampling_rate, steps=steps)
+        return rdp_curve(r=self.r, alpha=self.alpha, sampling_rate=self.sampling_rate, steps=steps, bound=self.bound)
 
 
-def calibrate(*, epsilon: float, delta: float, alpha: float, sampling_rate: float, steps: int) -> Calibration:
+def calibrate(
+    *, epsilon: float, delta: float, alpha: float, sampling_rate: float, steps: int, bound: Bound = "lemma9"
+) -> Calibration:
     """r* = sup{r in (0, α) : h(r) ≤ ε}, with h the least of Theorem 10 over the orders (eq. 1).
 
     Brent's method in log(r/α), then a step to the safe side: the ε achieved never exceeds the budget. Results
-    are cached.
+    are cached. The exact `bound` of one draw in the place of Lemma 9 makes r* larger; it is then the supremum from
+    below up to 1e-9 of it.
 
     Raises:
         BudgetError: r* < α/1000; the error holds the least usable budget.
@@ -107,14 +123,17 @@ def calibrate(*, epsilon: float, delta: float, alpha: float, sampling_rate: floa
     >>> run = calibrate(epsilon=1, delta=1e-5, alpha=3, sampling_rate=0.005, steps=20000)
     >>> round(run.r, 6)
     0.234894
+    >>> tighter = calibrate(epsilon=1, delta=1e-5, alpha=3, sampling_rate=0.005, steps=20000, bound="exact")
+    >>> round(tighter.r, 4)
+    0.2569
     """
     if epsilon == inf:
         raise ValueError("epsilon = inf means no mechanism and is not calibrated: train without one")
     epsilon = _validate.real("epsilon", epsilon, above=0, at_most=MAX_EPSILON)
-    return _calibrate(epsilon, *_setting(delta, alpha, sampling_rate, steps))
+    return _calibrate(epsilon, *_setting(delta, alpha, sampling_rate, steps, bound))
 
 
-def budget_floor(*, delta: float, alpha: float, sampling_rate: float, steps: int) -> float:
+def budget_floor(*, delta: float, alpha: float, sampling_rate: float, steps: int, bound: Bound = "lemma9") -> float:
     """Least usable budget h(α/1000), by the product rule that r < α/1000 is unusable. Results are cached.
 
     Raises:
@@ -123,36 +142,43 @@ def budget_floor(*, delta: float, alpha: float, sampling_rate: float, steps: int
     >>> round(budget_floor(delta=1e-5, alpha=3, sampling_rate=0.04, steps=20000), 4)
     6.082
     """
-    return _budget_floor(*_setting(delta, alpha, sampling_rate, steps))
+    return _budget_floor(*_setting(delta, alpha, sampling_rate, steps, bound))
 
 
-def _setting(delta: float, alpha: float, sampling_rate: float, steps: int) -> tuple[float, float, float, int]:
+def _setting(
+    delta: float, alpha: float, sampling_rate: float, steps: int, bound: Bound
+) -> tuple[float, float, float, int, Bound]:
     """The checked arguments, in one form for the caches."""
     return (
         _validate.real("delta", delta, above=0, below=1),
         _validate.real("alpha", alpha, **ALPHA_RANGE),
         _validate.real("sampling_rate", sampling_rate, above=0, at_most=1),
         _validate.integer("steps", steps, at_least=1),
+        checked_bound(bound),
     )
 
 
 @lru_cache(maxsize=4096)
-def _calibrate(epsilon: float, delta: float, alpha: float, sampling_rate: float, steps: int) -> Calibration:
+def _calibrate(
+    epsilon: float, delta: float, alpha: float, sampling_rate: float, steps: int, bound: Bound
+) -> Calibration:
     def spent(log_ratio: float) -> PrivacySpent:
         return epsilon_spent(
-            r=alpha * exp(log_ratio), alpha=alpha, delta=delta, sampling_rate=sampling_rate, steps=steps
+            r=alpha * exp(log_ratio), alpha=alpha, delta=delta, sampling_rate=sampling_rate, steps=steps, bound=bound
         )
 
     def overrun(log_ratio: float) -> float:
         return spent(log_ratio).epsilon - epsilon
 
-    bracket = next((rungs for rungs in pairwise(_LADDER) if overrun(rungs[1]) <= 0), None)
-    if bracket is None:
-        raise BudgetError(epsilon=epsilon, floor=_budget_floor(delta, alpha, sampling_rate, steps))
-    upper, lower = bracket
-    log_ratio, step = brentq(overrun, lower, upper, xtol=1e-14, maxiter=1000), 1e-15
-    while overrun(log_ratio) > 0:  # Brent stops on either side of the root; `lower` is safe
-        log_ratio, step = max(lower, log_ratio - step), 2 * step
+    ladder = _LADDER if bound == "lemma9" else _EXACT_LADDER
+    safe = next((place for place, rung in enumerate(ladder) if overrun(rung) <= 0), None)
+    if safe is None:
+        raise BudgetError(epsilon=epsilon, floor=_budget_floor(delta, alpha, sampling_rate, steps, bound))
+    log_ratio = lower = ladder[safe]
+    if safe > 0:
+        log_ratio, step = brentq(overrun, lower, ladder[safe - 1], xtol=1e-14, maxiter=1000), 1e-15
+        while overrun(log_ratio) > 0:  # Brent stops on either side of the root or the jump; `lower` is safe
+            log_ratio, step = max(lower, log_ratio - step), 2 * step
     achieved = spent(log_ratio)
     return Calibration(
         r=alpha * exp(log_ratio),
@@ -163,13 +189,14 @@ def _calibrate(epsilon: float, delta: float, alpha: float, sampling_rate: float,
         alpha=alpha,
         sampling_rate=sampling_rate,
         steps=steps,
+        bound=bound,
     )
 
 
 @lru_cache(maxsize=4096)
-def _budget_floor(delta: float, alpha: float, sampling_rate: float, steps: int) -> float:
+def _budget_floor(delta: float, alpha: float, sampling_rate: float, steps: int, bound: Bound) -> float:
     r = alpha * exp(_LADDER[-1])
-    return epsilon_spent(r=r, alpha=alpha, delta=delta, sampling_rate=sampling_rate, steps=steps).epsilon
+    return epsilon_spent(r=r, alpha=alpha, delta=delta, sampling_rate=sampling_rate, steps=steps, bound=bound).epsilon
 
 
 def _round_up(value: float, digits: int = 4) -> float:

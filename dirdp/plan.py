@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dirdp import _validate, datasets, methods, models
 from dirdp._frozen import Frozen
+from dirdp.accounting import Bound
 from dirdp.schedule import Schedule
 
 __all__ = ["Optimizer", "Schedule", "TrainingPlan", "Validation"]
@@ -54,7 +55,8 @@ class TrainingPlan(Frozen):
 
     Give `lr` (the learning rate γ) or `effective_lr` (γ_eff, from which γ = γ_eff / κ follows once r* is known).
     `expected_batch_size` may stand for `sampling_rate` (q = size / n) and `epochs` for `steps` (T = epochs / q), n
-    being the number of records trained on. `epsilon=inf` means no mechanism. `reports` is the number of evenly
+    being the number of records trained on. `epsilon=inf` means no mechanism. `bound="exact"` accounts for a Dirichlet
+    draw by its exact worst case in the place of Lemma 9, which lets r* be larger. `reports` is the number of evenly
     spaced evaluations. Both rates are what `schedule` starts from. `norm="group"` puts GroupNorm in the place of the
     model's BatchNorm. Files that are not the published ones are read only with `allow_unofficial`.
 
@@ -66,7 +68,7 @@ class TrainingPlan(Frozen):
 
     >>> plan = TrainingPlan(dataset="digits", model="mlp", epsilon=1, sampling_rate=16/1437, steps=1500, lr=0.1)
     >>> plan.trial_id
-    'a6d5bd693935'
+    '11aacbb5db57'
     """
 
     dataset: str
@@ -76,6 +78,7 @@ class TrainingPlan(Frozen):
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     alpha: _Positive = 3.0
+    bound: Bound = "lemma9"
     sampling_rate: Annotated[float, Field(gt=0, le=1)]
     steps: Annotated[int, Field(gt=0)]
     lr: _Rate | None = None
@@ -141,6 +144,8 @@ class TrainingPlan(Frozen):
             raise ValueError(f"give exactly one of lr and effective_lr, got {self.lr} and {self.effective_lr}")
         if self.method == "nonprivate" and not math.isinf(self.epsilon):
             raise ValueError(f"method nonprivate has epsilon=inf, got epsilon={self.epsilon}")
+        if self.bound != "lemma9" and self.method != "dirichlet":
+            raise ValueError(f"bound={self.bound} is for method dirichlet, got method={self.method}")
         if self.randomness == "secure" and self.seed is not None:
             raise ValueError(f"randomness=secure draws from the operating system and takes no seed, got {self.seed}")
         if self.randomness == "research" and self.repeat:

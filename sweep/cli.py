@@ -261,17 +261,28 @@ def calibrate(
     steps: Annotated[list[int], typer.Option(help="Number of steps T.")],
     delta: Annotated[list[float], typer.Option(help="δ.")] = [1e-5],  # noqa: B006
     alpha: Annotated[list[float], typer.Option(help="Offset α.")] = [3.0],  # noqa: B006
+    bound: Annotated[list[str], typer.Option(help="Bound of one draw: lemma9, or exact (tighter).")] = ["lemma9"],  # noqa: B006
     classes: Annotated[int | None, typer.Option(min=2, help="Number of classes d, for E[L] and Var[L].")] = None,
     s_y: Annotated[float, typer.Option(min=0, max=1, help="Softmax output of the true class, for κ and L.")] = 0.9,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print r*, achieved ε, order, κ and floor; several values of an option make a table."""
+    from dirdp.accounting import checked_bound
     from sweep.plan_table import calibration_row, calibration_table
     from sweep.spec import number
 
     rows = [
-        calibration_row(epsilon=e, delta=d, alpha=a, sampling_rate=number(q), steps=t, classes=classes, s_y=s_y)
-        for e, d, a, q, t in itertools.product(epsilon, delta, alpha, sampling_rate, steps)
+        calibration_row(
+            epsilon=e,
+            delta=d,
+            alpha=a,
+            sampling_rate=number(q),
+            steps=t,
+            bound=checked_bound(b),
+            classes=classes,
+            s_y=s_y,
+        )
+        for e, d, a, q, t, b in itertools.product(epsilon, delta, alpha, sampling_rate, steps, bound)
     ]
     if json_:
         # JSON has no infinity; null would read as "unknown".

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dirdp import BudgetError, attenuation, budget_floor, calibrate
+from dirdp.accounting import Bound
 from dirdp.theory import expected_loss, loss_variance
 from sweep.planning import Plan, Point
 from sweep.words import cell, round_up
@@ -84,12 +85,19 @@ def calibration_row(
     steps: int,
     classes: int | None,
     s_y: float,
+    bound: Bound = "lemma9",
 ) -> dict[str, Any]:
     """r*, the achieved ε, its order, κ, floor and, with `classes`, E[L] and Var[L], at `s_y`.
 
     A budget below the floor gives a row with None for what it has not. ε = ∞ has no mechanism: κ = 1.
     """
-    setting: dict[str, Any] = {"delta": delta, "alpha": alpha, "sampling_rate": sampling_rate, "steps": steps}
+    setting: dict[str, Any] = {
+        "delta": delta,
+        "alpha": alpha,
+        "sampling_rate": sampling_rate,
+        "steps": steps,
+        "bound": bound,
+    }
     row: dict[str, Any] = {
         "epsilon": epsilon,
         **setting,
@@ -120,6 +128,7 @@ _HEADERS = {
     "alpha": "α",
     "sampling_rate": "q",
     "steps": "T",
+    "bound": "bound",
     "r": "r*",
     "achieved": "achieved ε",
     "order": "λ",
@@ -134,7 +143,8 @@ _ROUNDED_UP = ("achieved", "floor")
 def calibration_table(rows: list[dict[str, Any]]) -> Table:
     """Rows of `calibration_row`, under the paper's letters."""
     table = Table(title="Calibration to a nominal ε (Theorem 10)", box=None)
-    columns = [key for key in _HEADERS if any(key in row for row in rows)]
+    usual = all(row["bound"] == "lemma9" for row in rows)
+    columns = [key for key in _HEADERS if any(key in row for row in rows) and not (key == "bound" and usual)]
     for key in columns:
         table.add_column(_HEADERS[key], justify="right")
     for row in rows:

@@ -36,7 +36,7 @@ class Point:
         p = self.trials[0].plan
         if math.isinf(p.epsilon):
             return 0.0
-        return budget_floor(delta=p.delta, alpha=p.alpha, sampling_rate=p.sampling_rate, steps=p.steps)
+        return budget_floor(delta=p.delta, alpha=p.alpha, sampling_rate=p.sampling_rate, steps=p.steps, bound=p.bound)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dirdp.theory import effective_learning_rate, learning_rate
 
@@ -43,7 +43,7 @@ class Method(ABC):
     A subclass gives the per-record losses; one whose gradients are not those of a mean loss overrides `backward`.
     """
 
-    guarantee: ClassVar[Guarantee]
+    guarantee: Guarantee
     """What ε stands for."""
     r: float | None = None
     """The calibrated scaling r*; None without a mechanism."""

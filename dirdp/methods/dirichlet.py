@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dirdp.accounting import RdpCurve, rdp_curve
 from dirdp.calibration import calibrate
 from dirdp.methods.base import Guarantee, Method
 from dirdp.plan import TrainingPlan
@@ -12,7 +12,11 @@ from dirdp.plan import TrainingPlan
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dirdp.accounting import RdpCurve
     from dirdp.randomness import Stream
+
+
+_WITH_EXACT = "with the exact Rényi divergence of the draws in the place of Lemma 9 (docs/theory.md)"
 
 
 class Dirichlet(Method):
@@ -47,8 +51,12 @@ class Dirichlet(Method):
             alpha=plan.alpha,
             sampling_rate=plan.sampling_rate,
             steps=plan.steps,
+            bound=plan.bound,
         )
+        self._calibration = calibration
         self.r, self.epsilon, self.order = calibration.r, calibration.epsilon, calibration.order
+        if plan.bound == "exact":
+            self.guarantee = replace(self.guarantee, theorem=f"{self.guarantee.theorem}, {_WITH_EXACT}")
         super().__init__(plan)
 
     def losses(self, logits: Tensor, labels: Tensor, *, noise: Stream) -> Tensor:
@@ -63,4 +71,4 @@ class Dirichlet(Method):
 
     def rdp(self, steps: int) -> RdpCurve:
         """Theorem 10's Rényi curve of `steps` steps."""
-        return rdp_curve(r=self.r, alpha=self.plan.alpha, sampling_rate=self.plan.sampling_rate, steps=steps)
+        return self._calibration.curve(steps)

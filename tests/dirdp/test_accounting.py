@@ -42,6 +42,19 @@ def test_lemma_9_at_known_trigammas(order, r, alpha, expected):
     assert_allclose(mechanism_rdp(order, r=r, alpha=alpha), expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("order", "r", "alpha", "expected"),
+    [
+        (2, 0.5, 1.5, math.log(1.5)),  # Γ(5/2)·Γ(1) / (Γ(2)·Γ(3/2))
+        (2, 0.5, 1.0, math.log(2)),  # Γ(2)·Γ(1/2) / (Γ(3/2)·Γ(1))
+        (3, 1.0, 4.0, math.log(5) / 2),  # Γ(7)·Γ(2) / (Γ(5)·Γ(4))
+        (1, 1.0, 2.0, 0.5),  # the Kullback-Leibler divergence r·(ψ(α+r) − ψ(α)), ψ(3) − ψ(2) = 1/2
+    ],
+)
+def test_exact_bound_at_known_gammas(order, r, alpha, expected):
+    assert_allclose(mechanism_rdp(order, r=r, alpha=alpha, bound="exact"), expected, rtol=1e-11)
+
+
 def test_lemma_9_takes_scalars_and_arrays():
     assert isinstance(mechanism_rdp(2, r=0.1, alpha=1), float)
     orders = np.array([[1, 1.5], [2, 10]])
@@ -127,6 +140,61 @@ def test_oracle_at_the_pole(r, alpha):
     assert_just_above(curve.rdp[-1], oracle.rdp(last, r=r, alpha=alpha, q=0.5, steps=1))
 
 
+@pytest.mark.parametrize(("r", "alpha", "q"), [*points_near_and_far(30), (3e-4, 3, 0.01)])
+def test_oracle_exact_bound_is_never_undercut(r, alpha, q):
+    curve = rdp_curve(r=r, alpha=alpha, sampling_rate=q, steps=20000, max_order=200, bound="exact")
+    for order in {2, int(curve.orders[curve.orders.size // 2]), int(curve.orders[-1])}:
+        assert_just_above(curve.rdp[order - 2], oracle.rdp(order, r=r, alpha=alpha, q=q, steps=20000, bound="exact"))
+
+
+@pytest.mark.parametrize("gap", [1.001e-9, 1e-6, 1e-3, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("alpha", [1e-100, 1e-3, 1, 30, 1e4, 1e12, 1e100])
+def test_oracle_exact_divergence_at_any_scale(gap, alpha):
+    for order in (1.5, 2, 7, 400):
+        r = alpha * (1 - gap) / (order - 1)
+        if r < alpha * (1 - 1.001e-9):
+            exact = oracle.exact_rdp(order, r=r, alpha=alpha)
+            assert_allclose(mechanism_rdp(order, r=r, alpha=alpha, bound="exact"), float(exact), rtol=1e-12)
+
+
+def softmaxes(rng, classes):
+    """Two probability vectors, from nearly uniform to nearly a corner."""
+    return [rng.dirichlet(np.full(classes, 10 ** rng.uniform(-2, 2))) for _ in range(2)]
+
+
+def test_oracle_no_pair_diverges_more_than_two_corners():
+    """docs/theory.md's claim, at 60 digits."""
+    rng = np.random.default_rng(6)
+    tightest = 0
+    for _ in range(150):
+        classes = int(rng.integers(2, 12))
+        alpha, ratio = 10 ** rng.uniform(-2, 2), float(rng.choice([0.999, 0.9, 0.5, 10 ** rng.uniform(-3, 0)]))
+        r = alpha * min(ratio, 0.999)
+        order = 1 + (alpha / r) * rng.uniform(0.001, 0.9999)
+        corners = oracle.exact_rdp(order, r=r, alpha=alpha)
+        s, t = ([oracle.mpf(value) / sum(map(oracle.mpf, v)) for value in v] for v in softmaxes(rng, classes))
+        pair = oracle.divergence(order, s, t, r=r, alpha=alpha)
+        assert 0 <= pair <= corners <= oracle.mechanism_rdp(order, r=r, alpha=alpha)
+        tightest = max(tightest, pair / corners)
+    assert tightest > 0.99  # some pairs were nearly two corners
+
+
+def test_oracle_the_pieces_of_the_proof():
+    """m(x)/x does not fall for the summand m of a class with t = 0, and the summand of t = 1 falls in s."""
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        alpha = oracle.mpf(10 ** rng.uniform(-2, 2))
+        r = alpha * oracle.mpf(rng.choice([0.999, 0.9, 10 ** rng.uniform(-3, 0)]))
+        order = 1 + alpha / r * oracle.mpf(rng.uniform(0.001, 0.9999))
+        low, high = sorted(map(oracle.mpf, rng.uniform(1e-3, 1, 2)))
+
+        def summand(s, t, *, order=order, r=r, alpha=alpha):
+            return (order - 1) * oracle.divergence(order, [s], [t], r=r, alpha=alpha)
+
+        assert summand(low, 0) / low <= summand(high, 0) / high
+        assert summand(low, 1) >= summand(high, 1)
+
+
 @pytest.mark.parametrize("delta", [1e-300, 1e-9, 1e-5, 0.05])
 @pytest.mark.parametrize(("r", "alpha"), [(0.2349, 3), (0.5, 3), (0.0087, 0.1)])
 def test_oracle_epsilon(delta, r, alpha):
@@ -203,6 +271,19 @@ def test_property_no_nan_and_nothing_negative_anywhere(alpha, ratio, q, steps, d
     assert curve.orders[0] == 2
     assert np.all(curve.rdp > 0) if steps else np.all(curve.rdp == 0)
     assert curve.epsilon(delta).epsilon >= 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(alpha=offsets, ratio=st.floats(0.005, 0.99), order=st.floats(0, 1), more=st.floats(0, 1))
+def test_property_exact_bound_is_below_lemma_9_and_grows(alpha, ratio, order, more):
+    top = 1 + 0.999 * (1 / ratio)
+    order = 1 + order * (top - 1)
+    exact, lemma_9 = (mechanism_rdp(order, r=alpha * ratio, alpha=alpha, bound=b) for b in ("exact", "lemma9"))
+    assert 0 < exact <= lemma_9 * (1 + 1e-11)
+    higher = order + more * (top - order)
+    assert exact <= mechanism_rdp(higher, r=alpha * ratio, alpha=alpha, bound="exact") * (1 + 1e-11)
+    wider = ratio + more * (min(0.99, 0.999 / max(order - 1, 1)) - ratio)
+    assert exact <= mechanism_rdp(order, r=alpha * wider, alpha=alpha, bound="exact") * (1 + 1e-11)
 
 
 @settings(max_examples=100, deadline=None)
@@ -283,6 +364,15 @@ def test_refusals_name_argument_and_value(name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be ") as refusal:
         epsilon_spent(**{**GOOD, name: value})
     assert repr(value) in str(refusal.value)
+
+
+def test_refusal_of_bounds_and_of_scalings_without_an_order():
+    with pytest.raises(ValueError, match="bound must be lemma9 or exact, got 'tight'"):
+        epsilon_spent(**GOOD, bound="tight")
+    with pytest.raises(ValueError, match="bound=exact"):
+        epsilon_spent(**{**GOOD, "r": 3 * (1 - 1e-10)}, bound="exact")
+    with pytest.raises(ValueError, match="order must lie"):
+        mechanism_rdp(4, r=1 - 1e-10, alpha=3, bound="exact")
 
 
 @pytest.mark.parametrize("order", [0.999, 16, 15.999999999, math.nan, "2", [2, 17]])

@@ -107,6 +107,34 @@ def test_property_the_floor_is_the_least_budget(q, steps):
         calibrate(epsilon=least * (1 - 1e-6), **rest)
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    epsilon=st.floats(-1, 4).map(lambda exponent: 10**exponent),
+    alpha=st.floats(-4, 4).map(lambda exponent: 10**exponent),
+    q=st.floats(-6, 0).map(lambda exponent: 10**exponent),
+    steps=st.integers(1, 10**6),
+)
+def test_property_the_exact_bound_keeps_the_budget_and_uses_it_up_to_a_jump(epsilon, alpha, q, steps):
+    rest = {"delta": DELTA, "alpha": alpha, "sampling_rate": q, "steps": steps, "bound": "exact"}
+    try:
+        run = calibrate(epsilon=epsilon, **rest)
+    except BudgetError as error:
+        assert error.floor == budget_floor(**rest) > epsilon
+        return
+    assert run.epsilon <= epsilon
+    assert epsilon_spent(r=run.r, **rest).epsilon == run.epsilon == run.spent().epsilon
+    more = run.r * (1 + 1e-8)
+    assert more > alpha * (1 - 1e-8) or epsilon_spent(r=more, **rest).epsilon > epsilon * (1 - 1e-6)
+
+
+def test_the_exact_bound_stops_at_jumps():
+    """The order 11 is lost at r = α/10, below which ε is well under the budget."""
+    run = calibrate(epsilon=1, **{**PAPER, "alpha": 0.1}, bound="exact")
+    assert_allclose(run.r, 0.01 * (1 - 1e-9), rtol=1e-12)
+    assert run.epsilon < 0.99
+    assert epsilon_spent(r=0.01, bound="exact", **{**PAPER, "alpha": 0.1}).epsilon > 1
+
+
 def test_property_scaling_grows_with_the_budget():
     scalings = [calibrate(epsilon=epsilon, **PAPER).r for epsilon in np.geomspace(0.7, 1e6, 40)]
     assert scalings == sorted(set(scalings))
@@ -120,6 +148,15 @@ def test_golden_scaling(case):
     run = calibrate(epsilon=case["epsilon"], **setting(case))
     assert as_printed(run.r, case["printed"]) == case["printed"]
     assert_allclose(run.r, case["r"], rtol=1e-8)
+
+
+@pytest.mark.parametrize("case", GOLDEN["exact_scalings"], ids=name)
+def test_golden_scaling_with_the_exact_bound(case):
+    run = calibrate(epsilon=case["epsilon"], **setting(case), bound="exact")
+    assert as_printed(run.r, case["printed"]) == case["printed"]
+    assert_allclose(run.r, case["r"], rtol=1e-8)
+    assert run.epsilon <= case["epsilon"]
+    assert run.r > calibrate(epsilon=case["epsilon"], **setting(case)).r
 
 
 @pytest.mark.parametrize("case", GOLDEN["attenuations"], ids=name)

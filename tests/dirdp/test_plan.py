@@ -37,12 +37,13 @@ FULL = BASE | {
     "norm": "group",
     "schedule": {"name": "step", "warmup": 0.1, "milestones": [0.5, 0.75], "decay": 0.2},
     "allow_unofficial": True,
+    "bound": "exact",
 }
 # One other value for each field; some need another field changed with them.
 OTHERS = {
     "dataset": {"dataset": "mnist"},
     "model": {"model": "cnn"},
-    "method": {"method": "nonprivate", "epsilon": math.inf},
+    "method": {"method": "nonprivate", "epsilon": math.inf, "bound": "lemma9"},
     "epsilon": {"epsilon": 1 + 1e-15},
     "delta": {"delta": 1e-7},
     "alpha": {"alpha": 0.31},
@@ -70,6 +71,7 @@ OTHERS = {
     "schedule.milestones": {"schedule": FULL["schedule"] | {"milestones": [0.5]}},
     "schedule.decay": {"schedule": FULL["schedule"] | {"decay": 0.3}},
     "allow_unofficial": {"allow_unofficial": False},
+    "bound": {"bound": "lemma9"},
 }
 
 
@@ -95,6 +97,7 @@ def test_identities_are_pinned():
     """Changing one of these makes every finished trial of every user run again."""
     content = (
         '{"allow_large_delta": false, "allow_unofficial": false, "alpha": 3.0, "augmentation": "none", '
+        '"bound": "lemma9", '
         '"dataset": "digits", "delta": 1e-05, "effective_lr": null, "epsilon": 1.0, "lr": 0.1, "method": "dirichlet", '
         '"model": "mlp", "norm": "batch", "normalize": "batch", '
         '"optimizer": {"momentum": 0.0, "name": "sgd", "nesterov": false, "weight_decay": 0.0}, '
@@ -103,10 +106,10 @@ def test_identities_are_pinned():
         '"seed": 0, "steps": 1500, "validation": null}'
     )
     assert plan_of().trial_id == hashlib.sha256(content.encode()).hexdigest()[:12]
-    assert plan_of().trial_id == "a6d5bd693935"
-    assert plan_of().point_id == "869e5644d3da"
-    assert TrainingPlan(**FULL).trial_id == "c82776512c5a"
-    assert plan_of(epsilon=math.inf).trial_id == "0320e9f59db7"
+    assert plan_of().trial_id == "11aacbb5db57"
+    assert plan_of().point_id == "4908f39b67f6"
+    assert TrainingPlan(**FULL).trial_id == "5979ed9550b4"
+    assert plan_of(epsilon=math.inf).trial_id == "48bcfdd93e98"
 
 
 def test_the_identity_is_that_of_the_content():

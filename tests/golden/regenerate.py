@@ -62,6 +62,16 @@ SCALINGS = [
     ),
 ]
 
+# r* with the exact divergence of a draw in the place of Lemma 9
+EXACT = [
+    (CIFAR10, 3, 1, "0.2569"),
+    (CIFAR10, 3, 4, "0.9386"),
+    (CIFAR10, 3, 8, "1.4116"),
+    (CIFAR10, 0.1, 1, "0.01000"),  # at the jump r = α/10
+    (MNIST, 3, 0.5, "0.1500"),  # at the jump r = α/20
+    (MNIST, 3, 4, "0.9999"),
+]
+
 # κ at s_y = 0.9 for CIFAR10 and ε = 1
 ATTENUATIONS = [(0.1, "0.6823"), (1, "0.11475"), (3, "0.07712"), (10, "0.04817")]
 
@@ -78,8 +88,8 @@ FLOORS = [
 ORDERS = [3, 4, 100, 1001, 3000, 5523, 5524, 5525, 5560]
 
 
-def scaling(source, setting, alpha, epsilon, printed):
-    r = oracle.scaling(budget=epsilon, alpha=alpha, delta=DELTA, **setting)
+def scaling(source, setting, alpha, epsilon, printed, bound="lemma9"):
+    r = oracle.scaling(budget=epsilon, alpha=alpha, delta=DELTA, bound=bound, **setting)
     return {
         "source": source,
         **setting,
@@ -110,6 +120,7 @@ def main():
     golden = {
         "delta": DELTA,
         "scalings": [scaling(*case) for case in SCALINGS],
+        "exact_scalings": [scaling("exact", *case, bound="exact") for case in EXACT],
         "attenuations": [attenuation(*case) for case in ATTENUATIONS],
         "floors": [floor(*case) for case in FLOORS],
         "valleys": [valley(order) for order in ORDERS],

@@ -193,6 +193,13 @@ def test_calibrate_several_values(sweep):
     assert len([line for line in table.splitlines() if "9600" in line]) == 4
 
 
+def test_calibrate_with_the_exact_bound(sweep):
+    status, out, _ = sweep("calibrate", *PAPER, "--bound", "lemma9", "--bound", "exact")
+    assert status == 0 and "0.23489" in out and "0.25689" in out and "exact" in out
+    status, _, err = sweep("calibrate", *PAPER, "--bound", "tight")
+    assert status == 2 and "lemma9 or exact" in err and "tight" in err
+
+
 def test_calibrate_no_mechanism(sweep):
     status, out, _ = sweep("calibrate", "--epsilon", "inf", "--sampling-rate", "0.01", "--steps", 100, "--json")
     (row,) = json.loads(out)

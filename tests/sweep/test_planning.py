@@ -210,6 +210,12 @@ def test_calibration_row():
     assert row["expected_loss"] > 0 and row["loss_variance"] > 0
 
 
+def test_calibration_row_with_the_exact_bound():
+    setting = {"epsilon": 8, "delta": 1e-5, "alpha": 3, "sampling_rate": 0.005, "steps": 20_000}
+    row = calibration_row(**setting, bound="exact", classes=None, s_y=0.9)
+    assert f"{row['r']:.4f}" == "1.4116" and row["bound"] == "exact"
+
+
 def test_calibration_row_below_the_floor():
     row = calibration_row(epsilon=4, delta=1e-5, alpha=3, sampling_rate=0.04, steps=20_000, classes=None, s_y=0.9)
     assert row["r"] is None and row["achieved"] is None and f"{row['floor']:.2f}" == "6.08"

@@ -91,6 +91,14 @@ def test_what_epsilon_means_is_said_and_called_nominal():
     assert "nominal" in claim and "Theorem 10" in claim
 
 
+def test_the_exact_bound_is_used_and_said():
+    usual, exact = methods.bind(plan_of()), methods.bind(plan_of(bound="exact"))
+    assert exact.r > usual.r
+    assert exact.epsilon_spent(exact.plan.steps) == exact.epsilon <= exact.plan.epsilon
+    assert exact.guarantee.name == usual.guarantee.name
+    assert "exact" in exact.guarantee.theorem and "exact" not in usual.guarantee.theorem
+
+
 @pytest.mark.parametrize("epsilon", [1, math.inf])
 def test_the_effective_rate_gives_the_rate(epsilon):
     method = methods.bind(plan_of(epsilon=epsilon, lr=None, effective_lr=0.03))
