@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 
 from dirdp import datasets
-from dirdp.plan import TrainingPlan
 from sweep.campaign import Campaign, Listener, run_trial
 from sweep.expand import Trial
 from sweep.live import LiveView
@@ -25,6 +24,7 @@ from sweep.spec import Resources
 from sweep.storage import Storage
 from sweep.store import Record, Store
 from sweep.tracking import Tracker, default_uri
+from sweep.words import varying
 
 __all__ = ["Outcome", "RunOptions", "run"]
 
@@ -188,11 +188,7 @@ def _first_lines(campaign: Campaign, plan: Plan) -> str:
 
 def _labels(plans: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """A short name for each trial: what varies among them, and the seed."""
-    varied = [
-        key
-        for key in TrainingPlan.model_fields
-        if key not in ("seed", "repeat") and len({repr(plan.get(key)) for plan in plans.values()}) > 1
-    ]
+    varied = [key for key in varying(list(plans.values())) if key not in ("seed", "repeat")]
     return {
         name: " ".join(
             [
@@ -246,7 +242,7 @@ class _MlflowListener(Listener):
         self._colors = alpha_colors({trial.plan.alpha for trial in plan.trials})
 
     def started(self, trial: Trial, info: Mapping[str, Any]) -> None:
-        calibrated = {"r_star": info.get("r"), "attenuation": info.get("attenuation")}
+        calibrated = {"r_star": info.get("r")} | {key: info.get(key) for key in ("noise_multiplier", "attenuation")}
         tags = {"mlflow.runColor": self._colors[trial.plan.alpha], "sweep.point_id": trial.point_id}
         tags |= {
             f"sweep.{key}": str(info[key]) for key in ("claim", "device", "threads", "torch", "data") if key in info
@@ -275,6 +271,7 @@ def _final_metrics(record: Record) -> dict[str, float | None]:
     rates = {key: record.info.get(key) for key in ("learning_rate", "effective_learning_rate")}
     return {
         "r_star": record.info.get("r"),
+        "noise_multiplier": record.info.get("noise_multiplier"),
         "attenuation": record.info.get("attenuation"),
         "effective_learning_rate": rates["effective_learning_rate"],
         "final_accuracy": last.get("test_accuracy"),

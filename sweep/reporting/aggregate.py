@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from sweep.words import varying
+
 if TYPE_CHECKING:
     from sweep.store import Record
 
@@ -32,6 +34,7 @@ TRIAL_COLUMNS = {
     "learning_rate": "float64",
     "effective_learning_rate": "float64",
     "r_star": "float64",
+    "noise_multiplier": "float64",
     "attenuation": "float64",
     "epsilon_spent": "float64",
     "train_loss": "float64",
@@ -55,6 +58,7 @@ POINT_COLUMNS = {
     "learning_rate": "float64",
     "effective_learning_rate": "float64",
     "r_star": "float64",
+    "noise_multiplier": "float64",
     "attenuation": "float64",
     "n": "Int64",
     "n_expected": "Int64",
@@ -82,8 +86,8 @@ def trials_frame(records: Sequence[Record], *, rung: float | None) -> pd.DataFra
 
     ``trial_id, point_id, seed``; ``end_reason`` (missing: still running); ``dataset, model, method``; the
     asked-for ``epsilon`` (``inf``: no mechanism) and ``delta``; ``alpha``; ``sampling_rate`` q; ``steps`` T
-    and ``steps_done``; ``learning_rate`` γ and ``effective_learning_rate`` γκ at s_y = 0.9; ``r_star``;
-    ``attenuation`` κ; then of the last report ``epsilon_spent`` (nominal, of this trial alone),
+    and ``steps_done``; ``learning_rate`` γ and ``effective_learning_rate`` γκ at s_y = 0.9; ``r_star``,
+    ``noise_multiplier`` σ and ``attenuation`` κ; then of the last report ``epsilon_spent`` (nominal, of this trial alone),
     ``train_loss`` in nats, ``validation_accuracy`` and ``test_accuracy``; ``rung_step`` and
     ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``variant``, all else in
     which the plans of these records differ, empty where they do not. Accuracies are fractions from 0 to 1.
@@ -151,6 +155,7 @@ def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any
         "learning_rate": _number(_either(info.get("learning_rate"), plan.get("lr"))),
         "effective_learning_rate": _number(_either(info.get("effective_learning_rate"), plan.get("effective_lr"))),
         "r_star": _number(info.get("r")),
+        "noise_multiplier": _number(info.get("noise_multiplier")),
         "attenuation": _number(info.get("attenuation")),
         "epsilon_spent": _number(last.get("epsilon_spent")),
         "train_loss": _number(last.get("train_loss")),
@@ -199,12 +204,12 @@ def _first_at(reports: Sequence[dict[str, Any]], rung: float | None) -> dict[str
 
 
 def _variants(plans: Sequence[dict[str, Any]]) -> list[str]:
-    """For each plan the fields without a column of their own in which the plans differ:
+    """For each plan the fields without a column of their own in which the plans of a method differ:
     ``optimizer="adam"``."""
     texts = [{key: _compact(value) for key, value in plan.items() if key not in _TOLD} for plan in plans]
-    keys = sorted({key for text in texts for key in text})
-    varying = [key for key in keys if len({text.get(key) for text in texts}) > 1]
-    return [", ".join(f"{key}={text[key]}" for key in varying if key in text) for text in texts]
+    told = [text | {"method": plan.get("method")} for text, plan in zip(texts, plans, strict=True)]
+    varied = sorted(key for key in varying(told) if key != "method")
+    return [", ".join(f"{key}={text[key]}" for key in varied if key in text) for text in texts]
 
 
 def _compact(value: Any) -> str:
