@@ -191,11 +191,11 @@ def test_a_checkpoint_of_another_calibration_is_not_gone_on_from(tmp_path):
     checkpoints = Checkpoints(Folder(tmp_path))
     messages = list(run_trial(trial.plan, data_root=None, gpu=0, threads=1, checkpoints=checkpoints))
     saved = next(checkpoints.newest_first())
-    saved["training"]["r"] *= 2
+    saved["training"]["calibrated"]["r"] *= 2
     for step in (30, 40):
         checkpoints.save(step, saved)
     again = list(run_trial(trial.plan, data_root=None, gpu=0, threads=1, checkpoints=checkpoints))
-    assert "this training has r=" in again[-1]["info"]["started_over"]
+    assert "this training has calibrated=" in again[-1]["info"]["started_over"]
     assert [one["report"]["test_accuracy"] for one in again] == [one["report"]["test_accuracy"] for one in messages]
 
 
