@@ -56,7 +56,7 @@ def run_on_ray(
     there is none, or if a node does not see the storage, `WorkerError` if no node has the driver's project and data,
     and whatever `campaign.report` raised.
     """
-    gate = Gate(data_root=data_root, guarded=address is not None)
+    gate = Gate(resources, data_root=data_root, guarded=address is not None)
     judge = _Judge(campaign, gate)
     # Tune's own files are of no use afterwards: what a trial has done is in our store.
     with _connected(address), tempfile.TemporaryDirectory(prefix="tune", ignore_cleanup_errors=True) as scratch:
@@ -138,7 +138,9 @@ class _Search(_Unsaved, Searcher):
         self._ours: dict[str, str] = {}  # Tune's trial id to the campaign's
 
     def suggest(self, trial_id: str) -> Any:
-        trial = None if self._judge.failure else self._gate.returned() or self._campaign.next()
+        if self._judge.failure is not None:
+            return Searcher.FINISHED
+        trial = self._gate.returned() or self._campaign.next()
         if trial is not None:
             self._ours[trial_id] = trial.id
             return {"trial_id": trial.id, "plan": trial.plan.model_dump_json(), **self._gate.admit(trial)}
