@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sweep.spec import load, shipped
+from sweep.spec import SpecError, load, shipped
 
 if TYPE_CHECKING:
+    from sweep.planning import Plan
     from sweep.results import Results
+    from sweep.spec import Sweep
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,6 +36,7 @@ console = Console() if sys.stdout.isatty() else Console(width=160)
 Name = Annotated[str, typer.Argument(help="A shipped search space (see `sweep list`) or the path of a .yaml file.")]
 SweepName = Annotated[str, typer.Argument(help="The name of a sweep that has been run.")]
 Size = Annotated[str | None, typer.Option(help="A size of the search space, such as smoke.")]
+Called = Annotated[str | None, typer.Option("--name", help="Keep the results of a variation under this name.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, laid over the search space; may be repeated.")]
 
 
@@ -78,14 +81,17 @@ def list_() -> None:
 
 
 @app.command()
-def plan(name: Name, size: Size = None, set_: Set = None) -> None:
+def plan(name: Name, size: Size = None, set_: Set = None, data: Data = None) -> None:
     """Show every point with its calibration, and what the sweep will cost, without starting anything."""
     from sweep.plan_table import plan_table, plan_totals
+    from sweep.planning import data_faults
     from sweep.planning import plan as plan_sweep
 
     laid_out = plan_sweep(load(name, size=size, overrides=set_ or ()))
     console.print(plan_table(laid_out))
     console.print(plan_totals(laid_out), soft_wrap=True, markup=False)
+    for fault in data_faults(laid_out, data) if data and laid_out.sweep.training else ():
+        console.print(f"[yellow]not ready:[/] {escape(fault)}", soft_wrap=True)
 
 
 @app.command()
@@ -93,6 +99,7 @@ def run(
     name: Name,
     size: Size = None,
     set_: Set = None,
+    called: Called = None,
     storage: Storage = STORAGE,
     data: Data = None,
     tracking_uri: Tracking = None,
@@ -107,7 +114,10 @@ def run(
     from sweep.running import run as run_sweep
     from sweep.tracking import default_uri
 
-    laid_out = plan_sweep(load(name, size=size, overrides=set_ or ()))
+    laid_out = plan_sweep(load(name, size=size, overrides=set_ or (), called=called))
+    if not laid_out.sweep.training:
+        _compute(laid_out, storage)
+        return
     for point in laid_out.points:
         if point.reason:
             console.print(f"[yellow]infeasible:[/] {escape(point.reason)}", soft_wrap=True)
@@ -136,19 +146,18 @@ def status(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> No
 
 
 @app.command()
-def report(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> None:
-    """Write the tables and figures of a sweep anew; table6 and table7 need no sweep and are computed."""
-    from sweep.reporting import COMPUTED, write_computed
-    from sweep.reporting.terminal import rich_table
+def report(name: SweepName, size: Size = None, storage: Storage = STORAGE, tracking_uri: Tracking = None) -> None:
+    """Write the tables and figures of a sweep anew, here and to MLflow; table6 and table7 need no run before."""
+    from sweep.planning import plan as plan_sweep
+    from sweep.tracking import attach, default_uri
 
-    if name not in COMPUTED:
-        results = _results(storage, name, size)
-        _show(results, paths=results.write_report())
+    if sweep := _calibration(storage, _full_name(name, size)):
+        _compute(plan_sweep(sweep), storage)
         return
-    artifacts, paths = write_computed(storage / name, item=name)
-    for table in artifacts.tables.values():
-        console.print(rich_table(table))
-    _print_paths(paths)
+    results = _results(storage, name, size)
+    paths = results.write_report()
+    _show(results, paths=paths)
+    attach([results.spec, *paths], uri=tracking_uri or default_uri(storage), name=results.sweep.name)
 
 
 @app.command()
@@ -271,13 +280,50 @@ def data_prepare(
 def _results(storage: Path, name: str, size: str | None) -> Results:
     from sweep.results import Results
 
-    return Results.read(storage, f"{name}-{size}" if size else name)
+    return Results.read(storage, _full_name(name, size))
+
+
+def _full_name(name: str, size: str | None) -> str:
+    return f"{name}-{size}" if size else name
+
+
+def _calibration(storage: Path, name: str) -> Sweep | None:
+    """The sweep of a name if it trains nothing: as it was last run here, or else as it ships."""
+    from sweep.results import Results
+
+    try:
+        sweep = Results.read_sweep(storage, name)
+    except SpecError:
+        if name not in shipped():
+            raise
+        sweep = load(name)
+    return None if sweep.training else sweep
+
+
+def _compute(laid_out: Plan, storage: Path) -> None:
+    """Write and show the tables of a sweep that trains nothing."""
+    from sweep.reporting import write_computed
+    from sweep.reporting.terminal import rich_table
+    from sweep.results import Results
+
+    sweep = laid_out.sweep
+    artifacts, paths = write_computed(
+        storage / sweep.name,
+        item=str(sweep.reproduces),
+        title=sweep.title,
+        plans=[point.trials[0].plan.model_dump() for point in laid_out.points],
+        r_stars=[point.method.r if point.method else None for point in laid_out.points],
+    )
+    Results.save_sweep(storage / sweep.name, sweep)
+    for table in artifacts.tables.values():
+        console.print(rich_table(table))
+    _print_paths(paths)
 
 
 def _show(results: Results, *, paths: list[Path]) -> None:
     from sweep.plan_table import sweep_epsilon_line
     from sweep.planning import plan as plan_sweep
-    from sweep.reporting import points_frame, trials_frame
+    from sweep.reporting import no_figure, points_frame, trials_frame
     from sweep.reporting.terminal import summary_table
 
     trials = trials_frame(results.records, rung=results.rung)
@@ -287,6 +333,8 @@ def _show(results: Results, *, paths: list[Path]) -> None:
         if record.message:
             console.print(f"{record.end_reason} {record.trial_id}: {record.message}", soft_wrap=True, markup=False)
     _print_paths(paths)
+    if paths and (reason := no_figure(results.sweep.reproduces, paths)):
+        console.print(reason)
 
 
 def _print_paths(paths: list[Path]) -> None:

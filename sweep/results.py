@@ -38,23 +38,28 @@ class Results:
         path.write_text(text, encoding="utf-8")
         return path
 
-    @classmethod
-    def read(cls, storage: Path, name: str) -> Results:
-        """The sweep `name` under `storage`.
+    @staticmethod
+    def read_sweep(storage: Path, name: str) -> Sweep:
+        """The search space of the sweep `name` under `storage`, as it was last run.
 
         Raises `SpecError` if there is none, naming those there are.
         """
-        folder = storage / name
-        if not (folder / _SPEC).is_file():
+        path = storage / name / _SPEC
+        if not path.is_file():
             there = ", ".join(sorted(path.parent.name for path in storage.glob(f"*/{_SPEC}"))) or "none"
             raise SpecError(f"no sweep {name!r} under {storage}; there: {there}")
         try:
-            sweep = Sweep.model_validate(yaml.safe_load((folder / _SPEC).read_text(encoding="utf-8")))
+            return Sweep.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
         except ValidationError as error:
-            raise SpecError(f"{folder / _SPEC}: {fault(error, Sweep)}") from error
-        stored = Store(folder).read()
+            raise SpecError(f"{path}: {fault(error, Sweep)}") from error
+
+    @classmethod
+    def read(cls, storage: Path, name: str) -> Results:
+        """The sweep `name` under `storage`; raises as `read_sweep` does."""
+        sweep = cls.read_sweep(storage, name)
+        stored = Store(storage / name).read()
         records = [stored[trial.id] for trial in expand(sweep) if trial.id in stored]
-        return cls(folder, sweep, records, removed=len(stored) - len(records))
+        return cls(storage / name, sweep, records, removed=len(stored) - len(records))
 
     @property
     def spec(self) -> Path:

@@ -164,7 +164,7 @@ def _first_line(campaign: Campaign, plan: Plan) -> str:
     if retried:
         parts.append(f"{retried} unfinished, run again")
     if removed:
-        parts.append(f"{removed} kept that are no longer in the space")
+        parts.append(f"{removed} kept of a space that was another (--name keeps a variation apart)")
     return f"{plan.sweep.name}: {total} trials: {', '.join(parts)}"
 
 

@@ -289,7 +289,7 @@ def test_enlarged_and_reduced(storage):
     run_here(a_sweep({"lr": [0.1, 1]}), storage)
     outcome, printed = run_here(a_sweep({"lr": [1, 3]}), storage)
     assert printed.splitlines()[0] == (
-        "tiny: 2 trials: 1 new, 1 finished before, 1 kept that are no longer in the space"
+        "tiny: 2 trials: 1 new, 1 finished before, 1 kept of a space that was another (--name keeps a variation apart)"
     )
     assert [record.plan["lr"] for record in outcome.results.records] == [1, 3]
     assert len(Store(storage / "tiny").read()) == 3
