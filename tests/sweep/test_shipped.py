@@ -16,7 +16,7 @@ from sweep.running import RunOptions, run
 from sweep.spec import load, shipped
 
 TRAINED = sorted(name for name in shipped() if load(name).training)
-COMPARED = {"table1": "table1", "table2": "table2", "table3": "table3", "table4": "table4", "table5": "table5"}
+COMPARED = {f"table{number}": f"table{number}" for number in range(1, 6)} | {"appendix_g": "table10"}
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
@@ -50,7 +50,14 @@ def test_every_size_can_be_planned(name):
         assert size == "smoke" or {trial.plan.dataset for trial in laid_out.trials} != {"digits"}
 
 
-@pytest.mark.parametrize("name, item", [*COMPARED.items(), ("appendix_g", "table10")])
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_what_is_infeasible_is_announced_in_the_head(name):
+    head = shipped()[name].read_text(encoding="utf-8").split("\ntitle:")[0]
+    for size in (None, *load(name).sizes):
+        assert all(point.feasible for point in plan(load(name, size=size)).points) or "infeasible" in head
+
+
+@pytest.mark.parametrize("name, item", COMPARED.items())
 def test_the_budgets_are_the_papers(name, item):
     paper = published.values(item)
     assert load(name).space == [{"epsilon": list(paper.loc[paper["method"] == "dirichlet", "value"])}]
