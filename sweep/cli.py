@@ -15,10 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sweep.spec import load, shipped
+from sweep.spec import SpecError, load, shipped
 
 if TYPE_CHECKING:
+    from sweep.planning import Plan
     from sweep.results import Results
+    from sweep.spec import Sweep
+    from sweep.storage import Storage as Place
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,6 +39,7 @@ console = Console() if sys.stdout.isatty() else Console(width=160)
 Name = Annotated[str, typer.Argument(help="A shipped search space (see `sweep list`) or the path of a .yaml file.")]
 SweepName = Annotated[str, typer.Argument(help="The name of a sweep that has been run.")]
 Size = Annotated[str | None, typer.Option(help="A size of the search space, such as smoke.")]
+Called = Annotated[str | None, typer.Option("--name", help="Keep the results of a variation under this name.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, laid over the search space; may be repeated.")]
 
 
@@ -86,14 +90,17 @@ def list_() -> None:
 
 
 @app.command()
-def plan(name: Name, size: Size = None, set_: Set = None) -> None:
+def plan(name: Name, size: Size = None, set_: Set = None, data: Data = None) -> None:
     """Show every point with its calibration, and what the sweep will cost, without starting anything."""
     from sweep.plan_table import plan_table, plan_totals
+    from sweep.planning import data_faults
     from sweep.planning import plan as plan_sweep
 
     laid_out = plan_sweep(load(name, size=size, overrides=set_ or ()))
     console.print(plan_table(laid_out))
     console.print(plan_totals(laid_out), soft_wrap=True, markup=False)
+    for fault in data_faults(laid_out, data) if data and laid_out.sweep.training else ():
+        console.print(f"[yellow]not ready:[/] {escape(fault)}", soft_wrap=True)
 
 
 @app.command()
@@ -101,6 +108,7 @@ def run(
     name: Name,
     size: Size = None,
     set_: Set = None,
+    called: Called = None,
     storage: Storage = STORAGE,
     data: Data = None,
     tracking_uri: Tracking = None,
@@ -124,8 +132,11 @@ def run(
     from sweep.tracking import default_uri
 
     place = open_storage(storage)
-    sweep = load(name, size=size, overrides=set_ or ())
+    sweep = load(name, size=size, overrides=set_ or (), called=called)
     laid_out = plan_sweep(sweep.model_copy(update={"name": unused_name(place, sweep.name)}) if fresh else sweep)
+    if not laid_out.sweep.training:
+        _compute(laid_out, place)
+        return
     for point in laid_out.points:
         if point.reason:
             console.print(f"[yellow]infeasible:[/] {escape(point.reason)}", soft_wrap=True)
@@ -192,20 +203,21 @@ def status(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> No
 
 
 @app.command()
-def report(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> None:
-    """Write the tables and figures of a sweep anew; table6 and table7 need no sweep and are computed."""
-    from sweep.reporting import COMPUTED, write_computed
-    from sweep.reporting.terminal import rich_table
+def report(name: SweepName, size: Size = None, storage: Storage = STORAGE, tracking_uri: Tracking = None) -> None:
+    """Write the tables and figures of a sweep anew, here and to MLflow; table6 and table7 need no run before."""
+    from sweep.planning import plan as plan_sweep
     from sweep.storage import open_storage
+    from sweep.tracking import attach, default_uri
 
-    if name not in COMPUTED:
-        results = _results(storage, name, size)
-        _show(results, paths=results.write_report())
+    place = open_storage(storage)
+
+    if sweep := _calibration(place, _full_name(name, size)):
+        _compute(plan_sweep(sweep), place)
         return
-    artifacts, paths = write_computed(open_storage(storage).local / name, item=name)
-    for table in artifacts.tables.values():
-        console.print(rich_table(table))
-    _print_paths(paths)
+    results = _results(storage, name, size)
+    paths = results.write_report()
+    _show(results, paths=paths)
+    attach([results.write_spec(), *paths], uri=tracking_uri or default_uri(place.local), name=results.sweep.name)
 
 
 @app.command()
@@ -366,13 +378,51 @@ def _results(storage: str, name: str, size: str | None) -> Results:
     from sweep.results import Results
     from sweep.storage import open_storage
 
-    return Results.read(open_storage(storage), f"{name}-{size}" if size else name)
+    return Results.read(open_storage(storage), _full_name(name, size))
+
+
+def _full_name(name: str, size: str | None) -> str:
+    return f"{name}-{size}" if size else name
+
+
+def _calibration(place: Place, name: str) -> Sweep | None:
+    """The sweep of a name if it trains nothing: as it was last run here, or else as it ships."""
+    from sweep.results import Results
+
+    try:
+        sweep = Results.read_sweep(place, name)
+    except SpecError:
+        if name not in shipped():
+            raise
+        sweep = load(name)
+    return None if sweep.training else sweep
+
+
+def _compute(laid_out: Plan, place: Place) -> None:
+    """Write and show the tables of a sweep that trains nothing."""
+    from sweep.reporting import write_computed
+    from sweep.reporting.terminal import rich_table
+    from sweep.results import Results
+
+    sweep = laid_out.sweep
+    of_sweep = place.below(sweep.name)
+    artifacts, paths = write_computed(
+        of_sweep.local,
+        item=str(sweep.reproduces),
+        title=sweep.title,
+        plans=[point.trials[0].plan.model_dump() for point in laid_out.points],
+        r_stars=[point.method.calibrated.get("r") if point.method else None for point in laid_out.points],
+    )
+    Results.save_sweep(of_sweep, sweep)
+    for table in artifacts.tables.values():
+        console.print(rich_table(table))
+    _print_paths(paths)
 
 
 def _show(results: Results, *, paths: list[Path]) -> None:
     from sweep.plan_table import sweep_epsilon_line
     from sweep.planning import plan as plan_sweep
-    from sweep.reporting import points_frame, trials_frame
+    from sweep.reporting import no_figure, points_frame, trials_frame
     from sweep.reporting.terminal import summary_table
 
     trials = trials_frame(results.records, rung=results.rung)
@@ -382,6 +432,8 @@ def _show(results: Results, *, paths: list[Path]) -> None:
         if record.message:
             console.print(f"{record.end_reason} {record.trial_id}: {record.message}", soft_wrap=True, markup=False)
     _print_paths(paths)
+    if paths and (reason := no_figure(results.sweep.reproduces, paths)):
+        console.print(reason)
 
 
 def _print_paths(paths: list[Path]) -> None:

@@ -59,15 +59,21 @@ def plan_totals(plan: Plan) -> str:
     """Trials, steps, what early stopping may save, and the nominal ε of the whole sweep, as lines of text."""
     infeasible = [point for point in plan.points if not point.feasible]
     feasible = len(plan.points) - len(infeasible)
-    lines = [f"{len(plan.points)} points, {feasible} feasible; {len(plan.trials)} trials; {plan.total_steps:,} steps"]
-    if plan.sweep.asha:
-        saved = 1 - plan.expected_steps / plan.total_steps
-        lines.append(f"ASHA may save about {saved:.0%} of the steps, if each rung keeps its share")
+    points = f"{len(plan.points)} points, {feasible} feasible"
+    if plan.sweep.training:
+        lines = [f"{points}; {len(plan.trials)} trials; {plan.total_steps:,} steps", _early_stopping_line(plan)]
+        lines.append(sweep_epsilon_line(plan))
     else:
-        lines.append("no scheduler: every trial runs to its end")
-    lines.append(sweep_epsilon_line(plan))
+        lines = [f"{points}; no training: `sweep run {plan.sweep.name}` writes the table at once"]
     lines.extend(f"infeasible: {reason}" for reason in dict.fromkeys(point.reason for point in infeasible))
     return "\n".join(lines)
+
+
+def _early_stopping_line(plan: Plan) -> str:
+    if not plan.sweep.asha:
+        return "no scheduler: every trial runs to its end"
+    saved = 1 - plan.expected_steps / plan.total_steps
+    return f"ASHA may save about {saved:.0%} of the steps, if each rung keeps its share"
 
 
 def sweep_epsilon_line(plan: Plan, *, removed: int = 0) -> str:

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
-from dirdp import BudgetError, methods
+from dirdp import BudgetError, datasets, methods
 from dirdp.accounting import compose
 from dirdp.methods.base import Method
 from sweep.expand import Trial, expand
 from sweep.spec import SpecError, Sweep
 
-__all__ = ["Plan", "Point", "plan"]
+__all__ = ["Plan", "Point", "data_faults", "plan"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,18 @@ def plan(sweep: Sweep) -> Plan:
     if not any(point.feasible for point in points):
         raise SpecError(f"{sweep.name}: no point has a usable r*: {points[0].reason}")
     return Plan(sweep, points)
+
+
+def data_faults(plan: Plan, root: Path) -> list[str]:
+    """What is missing or wrong under the data folder `root`, one line a data set; empty: the plan can run on it."""
+    faults = []
+    asked = ((trial.plan.dataset, trial.plan.allow_unofficial) for trial in plan.trials)
+    for name, allow_unofficial in dict.fromkeys(asked):
+        try:
+            datasets.check(name, root=root, allow_unofficial=allow_unofficial)
+        except datasets.DataError as error:
+            faults.append(str(error))
+    return faults
 
 
 def _point(trials: Sequence[Trial]) -> Point:

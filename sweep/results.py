@@ -38,9 +38,9 @@ class Results:
         """Write down, on the sweep's storage, the search space that is being run."""
         storage.write(_SPEC, _text(sweep).encode())
 
-    @classmethod
-    def read(cls, storage: Storage, name: str) -> Results:
-        """The sweep `name` under `storage`.
+    @staticmethod
+    def read_sweep(storage: Storage, name: str) -> Sweep:
+        """The search space of the sweep `name` under `storage`, as it was last run.
 
         Raises `SpecError` if there is none, naming those there are.
         """
@@ -50,9 +50,14 @@ class Results:
             there = [other for other in storage.names() if _SPEC in storage.names(other)]
             raise SpecError(f"no sweep {name!r} under {storage}; there: {', '.join(there) or 'none'}")
         try:
-            sweep = Sweep.model_validate(yaml.safe_load(content))
+            return Sweep.model_validate(yaml.safe_load(content))
         except ValidationError as error:
             raise SpecError(f"{_SPEC} of {of_sweep}: {fault(error, Sweep)}") from error
+
+    @classmethod
+    def read(cls, storage: Storage, name: str) -> Results:
+        """The sweep `name` under `storage`; raises as `read_sweep` does."""
+        sweep, of_sweep = cls.read_sweep(storage, name), storage.below(name)
         stored = Store(of_sweep).read()
         records = [stored[trial.id] for trial in expand(sweep) if trial.id in stored]
         return cls(of_sweep.local, sweep, records, removed=len(stored) - len(records))

@@ -182,7 +182,7 @@ def _first_lines(campaign: Campaign, plan: Plan) -> str:
         )
         shown = "; ".join(names[record.trial_id] for record in removed[:_NAMED])
         more = f"; and {len(removed) - _NAMED} more" if len(removed) > _NAMED else ""
-        lines.append(f"kept, though no longer in the space: {shown}{more}")
+        lines.append(f"kept, though no longer in the space (--name keeps a variation apart): {shown}{more}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from dirdp.plan import TrainingPlan
 
@@ -45,9 +45,12 @@ class _Strict(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _truth_is_no_number(cls, value: Any) -> Any:
-        if isinstance(value, bool):  # pydantic would take true for 1
-            raise ValueError(f"takes no truth value, got {value}")
+    def _truth_is_no_number(cls, value: Any, field: ValidationInfo) -> Any:
+        """Pydantic would take true for 1, and 1 for true."""
+        if isinstance(value, bool) != (cls.model_fields[str(field.field_name)].annotation is bool):
+            raise ValueError(
+                f"expected {'no truth value' if isinstance(value, bool) else 'true or false'}, got {value}"
+            )
         return value
 
 
@@ -78,11 +81,15 @@ class Resources(_Strict):
 
 
 class Sweep(_Strict):
-    """A search space, resolved: `trial` holds what all trials share, `space` the grids whose union is searched."""
+    """A search space, resolved: `trial` holds what all trials share, `space` the grids whose union is searched.
+
+    With `training` false its points are only calibrated, which is all that some tables of the paper need.
+    """
 
     name: str
     title: str
     reproduces: str | None = None
+    training: bool = True
     trial: dict[str, Any]
     space: Annotated[list[dict[str, Any]], Field(min_length=1)] = [{}]
     seeds: Annotated[int, Field(ge=1)] = 1
@@ -149,10 +156,10 @@ def shipped() -> dict[str, Traversable]:
     return {file.name.removesuffix(".yaml"): file for file in sorted(files, key=lambda file: file.name)}
 
 
-def load(name: str, *, size: str | None = None, overrides: Iterable[str] = ()) -> Sweep:
+def load(name: str, *, size: str | None = None, overrides: Iterable[str] = (), called: str | None = None) -> Sweep:
     """Read a shipped search space by name, or any by path, and lay `size` and then the `key=value` overrides over it.
 
-    Raises `SpecError`.
+    The sweep has the name of its file, and of its size, unless it is `called` otherwise. Raises `SpecError`.
 
     >>> load("figure2").seeds
     10
@@ -161,7 +168,8 @@ def load(name: str, *, size: str | None = None, overrides: Iterable[str] = ()) -
     """
     file = _find(name)
     content = _read(file)
-    content["name"] = file.name.removesuffix(".yaml").removesuffix(".yml") + (f"-{size}" if size else "")
+    own = file.name.removesuffix(".yaml").removesuffix(".yml") + (f"-{size}" if size else "")
+    content["name"] = own if called is None else _folder_name(called)
     sweep = _validated(content, file.name)
     if size is not None:
         if size not in sweep.sizes:
@@ -238,6 +246,12 @@ def unknown(key: Any, choices: list[str]) -> str:
     near = difflib.get_close_matches(str(key).rpartition(".")[2], choices, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return f"unknown key {key!r}{hint}; choose from {', '.join(choices)}"
+
+
+def _folder_name(name: str) -> str:
+    if not re.fullmatch(r"[\w][\w.-]*", name):
+        raise SpecError(f"--name {name!r}: expected letters, digits, '.', '_' and '-', not '.' or '-' first")
+    return name
 
 
 def _find(name: str) -> Traversable:

@@ -2,8 +2,8 @@
 
 An item of the paper is a function ``view(trials, points, *, title, rung)``, which returns its
 :class:`~sweep.reporting.artifacts.Artifacts`, and one line in :data:`VIEWS`; one that needs no training has its line
-in :data:`~sweep.reporting.computed.COMPUTED`. Nothing but :func:`write_report` and :func:`write_computed` touches a
-disk.
+in :data:`~sweep.reporting.computed.COMPUTED`, and its search space says ``training: false``. Nothing but
+:func:`write_report` and :func:`write_computed` touches a disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sweep.reporting.aggregate import points_frame, rows, trials_frame
 from sweep.reporting.artifacts import Artifacts
 from sweep.reporting.colors import STYLE
 from sweep.reporting.compare import compare
-from sweep.reporting.computed import COMPUTED
+from sweep.reporting.computed import COMPUTED, calibrations_frame
 from sweep.reporting.page import page
 from sweep.reporting.table import SUFFIXES, csv_text, text
 
@@ -38,6 +38,7 @@ __all__ = [
     "COMPUTED",
     "VIEWS",
     "compare",
+    "no_figure",
     "points_frame",
     "results_rows",
     "trials_frame",
@@ -77,27 +78,33 @@ def write_report(
     """Write the tables and figures of a sweep into ``folder``, made if absent; return the paths of all files,
     tables first and the page last.
 
-    ``item`` names what the sweep reproduces (:data:`VIEWS`, :data:`COMPUTED`); any other gets Figure 2's view.
+    ``item`` names what the sweep reproduces (:data:`VIEWS`); any other gets Figure 2's view.
     Always written: ``results.csv``, one row per trial; each of the view's tables as CSV, Markdown and LaTeX, each of
     its figures as PNG and PDF, and ``ITEM.html``, a page that has them all in it. ``seeds`` is how many were asked per
     point, ``rung`` ASHA's first rung as a fraction of T or None without ASHA. A file is replaced whole or not
     at all, and the same records give the same bytes. ``OSError`` where the folder cannot be written.
     """
     trials = trials_frame(records, rung=rung)
-    if item in COMPUTED:
-        artifacts = COMPUTED[item]()
-    else:
-        item = item if item in VIEWS else "figure2"
-        artifacts = VIEWS[item](trials, points_frame(trials, seeds=seeds), title=title, rung=rung)
+    item = item if item in VIEWS else "figure2"
+    artifacts = VIEWS[item](trials, points_frame(trials, seeds=seeds), title=title, rung=rung)
     files = _files(artifacts, item=item, title=title, plans=[record.plan for record in records])
     return _written(folder, {"results.csv": csv_text(trials).encode(), **files})
 
 
-def write_computed(folder: Path, *, item: str) -> tuple[Artifacts, list[Path]]:
-    """Compute an item of :data:`COMPUTED`, write its tables and page as :func:`write_report` does, and return the
-    artifacts and the paths. No sweep need have been run."""
-    artifacts = COMPUTED[item]()
-    title = next(iter(artifacts.tables.values())).caption
+def no_figure(item: str | None, paths: Sequence[Path]) -> str | None:
+    """Why :func:`write_report` wrote no picture; None where it did, or where the item has none."""
+    due = item not in VIEWS or VIEWS[item] is figure2.view
+    return None if any(path.suffix == ".png" for path in paths) or not due else figure2.NO_FIGURE
+
+
+def write_computed(
+    folder: Path, *, item: str, title: str, plans: Sequence[Mapping[str, Any]], r_stars: Sequence[float | None]
+) -> tuple[Artifacts, list[Path]]:
+    """Write the tables and page of an item of :data:`COMPUTED` as :func:`write_report` does, from the plans of its
+    points and their r* (None: infeasible); return the artifacts and the paths. ``ValueError`` for another item."""
+    if item not in COMPUTED:
+        raise ValueError(f"training: false leaves results to {', '.join(COMPUTED)} only, got reproduces: {item}")
+    artifacts = COMPUTED[item](calibrations_frame(plans, r_stars))
     return artifacts, _written(folder, _files(artifacts, item=item, title=title, plans=[]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,22 +17,26 @@ from sweep.reporting.table import Table
 from sweep.reporting.tables import placed
 from sweep.words import digits, round_up
 
+_NUMBERS = ["sampling_rate", "steps", "delta", "alpha", "epsilon"]
 
-def table6() -> Artifacts:
-    """r* and r*/α by α, computed and printed: CIFAR10, ε = 1. The CSV has ``_calibrated``'s columns."""
-    data = pd.DataFrame(_calibrated(row, alpha=row["value"], epsilon=1.0) for row in rows(published.values("table6")))
+
+def table6(calibrations: pd.DataFrame) -> Artifacts:
+    """r* and r*/α by α, computed and printed. The CSV has ``_beside_the_paper``'s columns."""
+    data = _beside_the_paper(calibrations, "table6", epsilon=1.0)
     lines = [
         [
             digits(row["alpha"]),
-            f"{row['r_star']:.6f}",
-            row["printed"],
-            f"{row['r_star'] / row['alpha']:.4f}",
-            published.TABLE6_RATIOS[row["alpha"]],
+            _six_digits(row["r_star"]),
+            row["printed"] or "–",
+            f"{row['r_star'] / row['alpha']:.4f}" if row["r_star"] > 0 else "–",
+            published.TABLE6_RATIOS.get(row["alpha"], "–"),
         ]
-        for _, row in data.iterrows()
+        for row in rows(data)
     ]
     table = Table(
-        caption="Table 6: r* on CIFAR10 (q = 0.005, T = 20000) at nominal ε (Theorem 10) = 1, δ = 1e-5",
+        caption=f"Table 6: r* on {_listed(data, 'dataset')} (q = {_listed(data, 'sampling_rate')}, "
+        f"T = {_listed(data, 'steps')}) at nominal ε (Theorem 10) = {_listed(data, 'epsilon')}, "
+        f"δ = {_listed(data, 'delta')}",
         header=["α", "r* computed", "r* printed", "r*/α computed", "r*/α printed"],
         blocks=[lines],
         data=data,
@@ -41,14 +46,16 @@ def table6() -> Artifacts:
     return Artifacts(tables={"table6": table})
 
 
-def table7() -> Artifacts:
-    """r* by data set and ε, computed and printed, α = 3. The CSV has ``_calibrated``'s columns."""
-    data = pd.DataFrame(_calibrated(row, alpha=3.0, epsilon=row["value"]) for row in rows(published.values("table7")))
+def table7(calibrations: pd.DataFrame) -> Artifacts:
+    """r* by data set and ε, computed and printed. The CSV has ``_beside_the_paper``'s columns."""
+    data = _beside_the_paper(calibrations, "table7", alpha=3.0)
     grid = sorted(data["epsilon"][data["epsilon"] != 7.42].unique())  # 7.42 has no column in the paper
     table = Table(
-        caption="Table 7: r* at nominal ε (Theorem 10), α = 3, δ = 1e-5",
-        header=["Data set", "q", "T", "r*", *(f"ε = {digits(epsilon)}" for epsilon in grid)],
-        blocks=[_dataset_rows(group, grid) for _, group in data.groupby("dataset", sort=False)],
+        caption=f"Table 7: r* at nominal ε (Theorem 10), α = {_listed(data, 'alpha')}, δ = {_listed(data, 'delta')}",
+        header=["Data set", "q", "T", "r*", *(f"nominal ε = {digits(epsilon)}" for epsilon in grid)],
+        blocks=[
+            _setting_rows(group, grid) for _, group in data.groupby(["dataset", "sampling_rate", "steps"], sort=False)
+        ],
         data=data,
         notes=[_agreement(data)],
         text_columns=4,
@@ -81,30 +88,43 @@ def appendix_f_r_star() -> Artifacts:
 
 
 COMPUTED = {"table6": table6, "table7": table7}
-"""Items that are computed at once, by name."""
+"""The items of search spaces with ``training: false``, by name: each a function of ``calibrations_frame``'s table."""
 
 
-def _calibrated(row: dict[str, Any], *, alpha: float, epsilon: float) -> dict[str, Any]:
-    """``dataset, sampling_rate, steps, delta, alpha, epsilon``; ``r_star`` computed; ``printed``, the paper's digits,
-    and whether r* rounded to as many decimals ``agrees``."""
-    setting = SETTINGS[row["dataset"]]
-    at = {"sampling_rate": setting.sampling_rate, "steps": setting.steps, "delta": DELTA, "alpha": alpha}
-    r = calibrate(**at, epsilon=epsilon).r  # type: ignore[arg-type]
-    agrees = f"{r:.{_decimals(row['printed'])}f}" == row["printed"]
-    return {
-        "dataset": row["dataset"],
-        **at,
-        "epsilon": epsilon,
-        "r_star": r,
-        "printed": row["printed"],
-        "agrees": agrees,
-    }
+def calibrations_frame(plans: Sequence[Mapping[str, Any]], r_stars: Sequence[float | None]) -> pd.DataFrame:
+    """One row a point: ``dataset, sampling_rate, steps, delta, alpha, epsilon`` of its plan, and its ``r_star``, NaN
+    where the budget has none that is usable."""
+    columns = ["dataset", *_NUMBERS]
+    frame = pd.DataFrame([{name: plan[name] for name in columns} for plan in plans], columns=columns)
+    return frame.assign(r_star=pd.Series(r_stars, dtype="float64"))
+
+
+def _beside_the_paper(calibrations: pd.DataFrame, item: str, **fixed: float) -> pd.DataFrame:
+    """The calibrations, each with the paper's digits, ``printed`` (empty where the paper has none at that setting), and
+    whether r* rounded to as many decimals ``agrees``. ``fixed`` is what all of the paper's numbers share."""
+    paper = {}
+    for row in rows(published.values(item)):
+        setting = SETTINGS[row["dataset"]]
+        at = {"sampling_rate": setting.sampling_rate, "steps": setting.steps, "delta": DELTA, **fixed}
+        paper[_key(at | {"dataset": row["dataset"], row["variable"]: row["value"]})] = row["printed"]
+    printed = [paper.get(_key(row), "") for row in rows(calibrations)]
+    pairs = zip(calibrations["r_star"], printed, strict=True)
+    agrees = [bool(text) and f"{r:.{_decimals(text)}f}" == text for r, text in pairs]
+    return calibrations.assign(printed=printed, agrees=agrees)
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A setting such that a rate written as 0.0041666667 is 250/60000."""
+    return row["dataset"], *(f"{row[name]:.6g}" for name in _NUMBERS)
 
 
 def _agreement(data: pd.DataFrame) -> str:
     """How many printed values the computed ones round to, and what explains the others."""
-    others = data[~data["agrees"]]
-    text = f"{len(data) - len(others)} of {len(data)} computed values round to the printed digits."
+    known = data[data["printed"] != ""]
+    if known.empty:
+        return "The paper has no values at this setting."
+    others = known[~known["agrees"]]
+    text = f"{len(known) - len(others)} of {len(known)} computed values round to the printed digits."
     twice = [round(round(row["r_star"], 4) + 1e-9, 3) == float(row["printed"]) for _, row in others.iterrows()]
     if len(others) and all(twice):
         named = ", ".join(f"{row['r_star']:.6f} printed as {row['printed']}" for _, row in others.iterrows())
@@ -112,19 +132,31 @@ def _agreement(data: pd.DataFrame) -> str:
     return text
 
 
-def _dataset_rows(data: pd.DataFrame, grid: list[float]) -> list[list[str]]:
-    setting = SETTINGS[data["dataset"].iloc[0]]
+def _setting_rows(data: pd.DataFrame, grid: list[float]) -> list[list[str]]:
+    """Computed and printed r* of one data set, q and T by ε."""
+    first = data.iloc[0]
     columns = placed(list(data["epsilon"]), grid)
-    computed = {columns[row["epsilon"]]: f"{row['r_star']:.6f}" for _, row in data.iterrows()}
+    computed = {columns[row["epsilon"]]: _six_digits(row["r_star"]) for row in rows(data)}
     printed = {
-        columns[epsilon]: text if epsilon in grid else f"{text} (ε = {digits(epsilon)})"
+        columns[epsilon]: text if epsilon in grid else f"{text} (nominal ε = {digits(epsilon)})"
         for epsilon, text in zip(data["epsilon"], data["printed"], strict=True)
+        if text
     }
-    about = [DATASETS[setting.dataset], f"{setting.sampling_rate:.4g}", str(setting.steps)]
+    about = [DATASETS.get(first["dataset"], first["dataset"]), f"{first['sampling_rate']:.4g}", str(first["steps"])]
     return [
         [*about, "computed", *(computed.get(epsilon, "–") for epsilon in grid)],
         ["", "", "", "printed", *(printed.get(epsilon, "–") for epsilon in grid)],
     ]
+
+
+def _six_digits(r_star: float) -> str:
+    return "infeasible" if math.isnan(r_star) else f"{r_star:.6f}"
+
+
+def _listed(data: pd.DataFrame, name: str) -> str:
+    """The values of a column, each once."""
+    values = data[name].unique()
+    return ", ".join(DATASETS.get(value, value) if isinstance(value, str) else digits(value) for value in values)
 
 
 def _usable(rate: float, steps: int) -> dict[str, Any]:

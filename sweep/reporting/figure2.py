@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ PANELS = {
 MOST_CURVES_NAMED = 10  # with more a colour bar takes the legend's place
 GRID = 1001
 LEAST_OVERLAP = 0.1
+NO_FIGURE = "No figure: it takes results at two learning rates or more, all else but α equal."
 
 
 def view(trials: pd.DataFrame, points: pd.DataFrame, *, title: str, rung: float | None) -> Artifacts:
@@ -44,7 +46,10 @@ def view(trials: pd.DataFrame, points: pd.DataFrame, *, title: str, rung: float 
     drawn = [group for group in settings(points) if _rates_drawn(group, rung=rung) > 1]
     names = ["figure2"] if len(drawn) == 1 else [f"figure2-{number}" for number in range(1, len(drawn) + 1)]
     figures = {name: figure2(group, title=title, rung=rung) for name, group in zip(names, drawn, strict=True)}
-    return Artifacts(tables={"figure2": points_table(points)}, figures=figures)
+    table = points_table(points)
+    if not figures:
+        table = replace(table, notes=[*table.notes, NO_FIGURE])
+    return Artifacts(tables={"figure2": table}, figures=figures)
 
 
 def figure2(points: pd.DataFrame, *, title: str, rung: float | None, metric_label: str = "Test accuracy") -> Figure:

@@ -18,7 +18,8 @@ TITLE_WIDTH, CAPTION_WIDTH = 95, 145  # characters that fit the figure's width
 
 def title_and_caption(figure: Figure, title: str, caption: str) -> None:
     """The title above and the caption below all panels, both from the left edge."""
-    figure.suptitle(plain(textwrap.fill(title, TITLE_WIDTH)), x=0.01, ha="left", fontsize=11, fontweight="bold")
+    heading = plain(textwrap.fill(title, TITLE_WIDTH)).replace("γ_eff", r"γ$_\mathbf{eff}$")
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=11, fontweight="bold")
     caption = textwrap.fill(caption.replace(" = ", "\u00a0=\u00a0"), CAPTION_WIDTH)  # no line ends inside an equation
     figure.supxlabel(plain(caption), x=0.01, ha="left", fontsize=8.5, color="#333333", linespacing=1.35)
 

@@ -20,7 +20,7 @@ CAPTIONS = {
     "table4": "Table 4: test accuracy (%) on FashionMNIST",
     "table5": "Table 5: test accuracy (%) on SVHN",
     "table8": "Table 8: validation accuracy (%) on DermaMNIST",
-    "table9": "Table 9: test accuracy (%) on CIFAR10 at ε = 4 for sampling rates q",
+    "table9": "Table 9: test accuracy (%) on CIFAR10 for sampling rates q",
     "table10": "Table 10: test accuracy (%) on CIFAR10 with Adam",
 }
 
@@ -40,7 +40,7 @@ def accuracy_table(points: pd.DataFrame, name: str) -> Table:
     variable, split = paper["variable"].iloc[0], paper["split"].iloc[0]
     frame = comparison(points, name, variable=variable, split=split)
     notes = [*_notes(frame), *_departure_notes(points, name), published.ODDITIES.get(name, "")]
-    return laid_out(frame, caption=f"{CAPTIONS[name]}; {_budget(points)}", notes=notes)
+    return laid_out(frame, caption=f"{CAPTIONS[name]}; {_budget(points, name)}", notes=notes)
 
 
 def laid_out(frame: pd.DataFrame, *, caption: str, notes: list[str]) -> Table:
@@ -120,9 +120,14 @@ def _absent(source: str) -> str:
     return "not run" if source == OURS else "–"
 
 
-def _budget(points: pd.DataFrame) -> str:
-    deltas = points.loc[points["epsilon"] < math.inf, "delta"].dropna().unique()
-    return f"nominal ε (Theorem 10), δ = {', '.join(map(digits, deltas)) or digits(published.DELTA)}"
+def _budget(points: pd.DataFrame, name: str) -> str:
+    """What ε means in a table, its value where the columns are something else, and δ."""
+    private = points[points["epsilon"] < math.inf]
+    deltas = private["delta"].dropna().unique()
+    fixed = published.setting(name).epsilon
+    budgets = [] if fixed is None else list(private["epsilon"].unique()) or [fixed]
+    value = f" = {', '.join(map(digits, budgets))}" if budgets else ""
+    return f"nominal ε (Theorem 10){value}, δ = {', '.join(map(digits, deltas)) or digits(published.DELTA)}"
 
 
 def _notes(frame: pd.DataFrame) -> list[str]:

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from sweep.tracking.environment import prepare_environment
 from sweep.tracking.errors import TrackingError, one_line
 from sweep.tracking.events import END_REASON, END_STATUS, KIND, NAME, TRIAL_ID, Event, Trial, now_ms
-from sweep.tracking.uri import check_uri, default_uri, is_local, prepare_sqlite
+from sweep.tracking.uri import check_uri, default_uri, exists, is_local, prepare_sqlite, shown
 from sweep.tracking.values import clean_metrics, clean_params, clean_tags
 from sweep.tracking.writer import Writer
 
-__all__ = ["END_STATUS", "Tracker", "TrackingError", "default_uri"]
+__all__ = ["END_STATUS", "Tracker", "TrackingError", "attach", "default_uri"]
 
 log = logging.getLogger("sweep")
 
@@ -165,3 +165,21 @@ class Tracker:
     def _put(self, kind: str, trial: Trial, *, time_ms: int | None = None, **fields: Any) -> None:
         event = Event(kind=kind, trial=trial, time_ms=now_ms() if time_ms is None else time_ms, **fields)
         self._writer.inbox.put(event)
+
+
+def attach(paths: Iterable[Path], *, uri: str, name: str) -> None:
+    """Copy files to the own run of the sweep `name`, if MLflow has it; where MLflow fails, a warning says so."""
+    if not exists(uri):
+        return
+    prepare_environment()
+    try:
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name(name)
+        runs = client.search_runs([experiment.experiment_id], f"tags.`{KIND}` = 'sweep'") if experiment else []
+        for run in runs:
+            for path in paths if run.data.tags.get(NAME) == name else ():
+                client.log_artifact(run.info.run_id, str(path))
+    except Exception as error:
+        log.warning("the files are not in MLflow at %s: %s", shown(uri), one_line(error))

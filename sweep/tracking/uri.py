@@ -26,6 +26,13 @@ def is_local(uri: str) -> bool:
     return _scheme(uri) == "sqlite"
 
 
+def exists(uri: str) -> bool:
+    """Whether there is a store to ask: a file that is there, or any server."""
+    from sqlalchemy.engine import make_url
+
+    return not is_local(uri) or Path(make_url(uri).database or "").is_file()
+
+
 def is_server(uri: str) -> bool:
     """Whether the store is behind an MLflow server."""
     return _scheme(uri) in ("http", "https")

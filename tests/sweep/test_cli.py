@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from sweep import cli
 from sweep.storage import Folder
@@ -147,6 +148,18 @@ def test_plan_shows_what_is_infeasible(sweep, tiny):
 
 def test_plan_shows_a_title_that_looks_like_markup(sweep, tiny):
     assert "Tiny [draft]" in sweep("plan", tiny)[1]
+
+
+def test_plan_says_which_data_are_not_ready(sweep, tmp_path):
+    status, out, _ = sweep("plan", "table2", "--data", tmp_path)
+    assert status == 0 and out.splitlines()[-1].startswith("not ready: dataset 'mnist': expected the file")
+    assert "not ready" not in sweep("plan", "table2")[1] + sweep("plan", "quickstart", "--data", tmp_path)[1]
+
+
+def test_plan_of_what_needs_no_training(sweep):
+    status, out, _ = sweep("plan", "table7")
+    assert status == 0 and "23 points, 23 feasible; no training: `sweep run table7` writes the table at once" in out
+    assert "the whole sweep" not in out and "scheduler" not in out
 
 
 # calibrate
@@ -297,6 +310,41 @@ def test_a_size_is_a_sweep_of_its_own(ran, sweep):
     assert "8 completed" in sweep("status", "tiny", "--storage", storage)[1]
 
 
+def test_a_variation_with_a_name_keeps_its_results_apart(ran, sweep):
+    storage, folder, _ = ran
+    variation = ("--name", "mine", "--set", "alpha=1", "--set", "seeds=1")
+    status, out, _ = sweep("run", folder / "tiny.yaml", *variation, "--local", "--storage", storage)
+    assert status == 0 and "mine: 2 trials: 2 new" in out
+    assert "2 completed" in sweep("status", "mine", "--storage", storage)[1]
+    assert "8 completed" in sweep("status", "tiny", "--storage", storage)[1]
+    a_fault(sweep("run", folder / "tiny.yaml", "--name", "../up"), "--name '../up'", "expected letters, digits")
+
+
+def test_a_report_goes_to_mlflow_too(ran, sweep):
+    storage = ran[0]
+    client = MlflowClient(tracking_uri=f"sqlite:///{storage / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("tiny")
+    (parent,) = client.search_runs([experiment.experiment_id], "tags.`sweep.kind` = 'sweep'")
+    kept = storage / "mlartifacts" / parent.info.run_id / "artifacts" / "figure2.html"
+    kept.unlink()
+    assert sweep("report", "tiny", "--storage", storage)[0] == 0 and kept.read_bytes().startswith(b"<!DOCTYPE html>")
+
+
+def test_what_needs_no_training_is_computed_without_a_run(sweep):
+    status, out, _ = sweep("report", "table6", "--storage", "st")
+    assert status == 0 and "0.234894" in out and Path("st/table6/table6.tex").is_file()
+    status, out, _ = sweep("run", "table6", "--name", "mine", "--set", "epsilon=2", "--storage", "st")
+    assert status == 0 and "0.403462" in out and out == sweep("report", "mine", "--storage", "st")[1]
+    assert not list(Path("st").rglob("mlflow*")) and "0.403462" not in sweep("report", "table6", "--storage", "st")[1]
+
+
+def test_no_picture_of_a_single_point_and_why(sweep, tiny, empty_store):
+    shutil.copy(empty_store, "mlflow.db")
+    status, out, _ = sweep("run", tiny, "--local", "--storage", ".", "--set", "alpha=1", "--set", "lr=1")
+    assert status == 0 and out.count("No figure: it takes results at two learning rates or more") == 1
+    assert "No figure" in Path("tiny/figure2.md").read_text(encoding="utf-8")
+
+
 def test_an_infeasible_point_is_said_and_the_others_run(sweep, tiny, empty_store):
     shutil.copy(empty_store, "mlflow.db")
     tiny.write_text(TEXT.replace("[1, 3]", "3").replace("lr: [0.1, 1]", "lr: 1") + "seeds: 1\n")
@@ -337,6 +385,12 @@ def test_a_fault_keeps_its_brackets(sweep, tiny):
     result = sweep("plan", tiny, "--set", "lr={uniform: [2, 1]}", "--set", "samples=2")
     a_fault(result, "space[0]: lr={'uniform': [2, 1]}", "[low, high] with low < high")
     a_fault(sweep("plan", "[/no]/such [red].yaml"), "no such file: [/no]/such [red].yaml")
+
+
+def test_a_value_of_another_type(sweep, tiny):
+    a_fault(sweep("plan", tiny, "--set", "epsilon=high"), "epsilon: expected a number, got 'high'")
+    a_fault(sweep("plan", tiny, "--set", "optimizer=adam"), "optimizer: expected a mapping with keys of name, momentum")
+    a_fault(sweep("plan", tiny, "--set", "training=1"), "training: expected true or false, got 1")
 
 
 def test_an_unknown_format(ran, sweep):

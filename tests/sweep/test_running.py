@@ -289,7 +289,10 @@ def test_run_again_is_no_work(storage, monkeypatch):
 def test_enlarged_and_reduced(storage):
     run_here(a_sweep({"lr": [0.1, 1]}), storage)
     outcome, printed = run_here(a_sweep({"lr": [1, 3]}), storage)
-    assert printed.splitlines()[0] == ("tiny: 2 trials: 1 new, 1 finished before")
+    assert printed.splitlines()[:2] == [
+        "tiny: 2 trials: 1 new, 1 finished before",
+        "kept, though no longer in the space (--name keeps a variation apart): lr=0.1 seed=0",
+    ]
     assert [record.plan["lr"] for record in outcome.results.records] == [1, 3]
     assert len(Store(Folder(storage / "tiny")).read()) == 3
     tracked = Tracked(default_uri(storage))

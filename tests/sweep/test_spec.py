@@ -7,7 +7,7 @@ import pytest
 
 from sweep.expand import expand
 from sweep.planning import plan
-from sweep.spec import TRIAL_KEYS, Asha, SpecError, load, number, shipped
+from sweep.spec import TRIAL_KEYS, Asha, SpecError, load, number
 
 from .spaces import RATE, TEXT
 
@@ -382,18 +382,6 @@ def test_a_second_set_does_not_hide_the_fault_of_the_first(read):
 
 
 # What ships
-
-
-@pytest.mark.parametrize("name", shipped())
-def test_shipped_space(name):
-    file, sweep = shipped()[name], load(name)
-    head = re.match(r"(#.*\n)+title: ", file.read_text(encoding="utf-8"))
-    assert head and head[0].count("\n") >= 2, "the head says what to expect, then comes the title"
-    laid_out = plan(sweep)
-    infeasible = [point for point in laid_out.points if not point.feasible]
-    assert not infeasible or "infeasible" in head[0]
-    for size in sweep.sizes:
-        assert all(point.feasible for point in plan(load(name, size=size)).points)
 
 
 def test_figure2_is_the_paper_s():

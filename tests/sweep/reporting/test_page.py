@@ -64,7 +64,8 @@ def test_a_page_says_what_its_budget_covers_and_gives_the_setting(record, tmp_pa
 
 
 def test_a_computed_page_has_no_setting_of_trials(tmp_path):
-    _, paths = write_computed(tmp_path, item="table6")
+    plan = {"dataset": "cifar10", "sampling_rate": 0.005, "steps": 20_000, "delta": 1e-5, "alpha": 3.0, "epsilon": 1.0}
+    _, paths = write_computed(tmp_path, item="table6", title="Made", plans=[plan], r_stars=[0.2349])
     page = Page(page_of(paths))
     assert page.tables == 1 and PRIVACY in page.text
     assert "Setting of the trials" not in page.text
