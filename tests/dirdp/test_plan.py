@@ -72,6 +72,7 @@ OTHERS = {
     "schedule.decay": {"schedule": FULL["schedule"] | {"decay": 0.3}},
     "allow_unofficial": {"allow_unofficial": False},
     "weight_ema": {"weight_ema": 0.99},
+    "weight_standardization": {"weight_standardization": True},
 }
 # The options of a method need its method; each is told from the first.
 OPTIONS = {
@@ -117,13 +118,13 @@ def test_identities_are_pinned():
         '"randomness": "research", "repeat": 0, "reports": 20, "sampling_rate": 0.011134307585247043, '
         '"schedule": {"decay": 0.1, "final": 0.0, "milestones": [], "name": "constant", "warmup": 0.0}, '
         '"seed": 0, "steps": 1500, "tempered_sigmoid": null, "validation": null, '
-        '"weight_ema": 0.0}'
+        '"weight_ema": 0.0, "weight_standardization": false}'
     )
     assert plan_of().trial_id == hashlib.sha256(content.encode()).hexdigest()[:12]
-    assert plan_of().trial_id == "42f1ecacab8a"
-    assert plan_of().point_id == "ae1da08d4771"
-    assert TrainingPlan(**FULL).trial_id == "d98ef133c4d9"
-    assert plan_of(epsilon=math.inf).trial_id == "eb9e1e74a88a"
+    assert plan_of().trial_id == "85b9d41075a7"
+    assert plan_of().point_id == "a8bbf7b6abc2"
+    assert TrainingPlan(**FULL).trial_id == "992e68ef4961"
+    assert plan_of(epsilon=math.inf).trial_id == "80d45cbb76ba"
 
 
 def test_the_identity_is_that_of_the_content():
