@@ -59,9 +59,10 @@ class TrainingPlan(Frozen):
     being the number of records trained on. `epsilon=inf` means no mechanism. `bound="exact"` accounts for a Dirichlet
     draw by its exact worst case in the place of Lemma 9, which lets r* be larger. `reports` is the number of evenly
     spaced evaluations. Both rates are what `schedule` starts from. `norm="group"` puts GroupNorm in the place of the
-    model's BatchNorm. `weight_ema` above 0 evaluates an exponential average of the weights with that decay. Files that
-    are not the published ones are read only with `allow_unofficial`. `dpsgd`, `tempered_sigmoid` and
-    `gaussian_features` are options of those methods; a method may have defaults of its own for other fields, too.
+    model's BatchNorm, `weight_standardization` standardises the weights of its convolutions. `weight_ema` above 0
+    evaluates an exponential average of the weights with that decay. Files that are not the published ones are read only
+    with `allow_unofficial`. `dpsgd`, `tempered_sigmoid` and `gaussian_features` are options of those methods, which may
+    have defaults of their own for other fields, too.
 
     `randomness="research"` draws everything from `seed`: reproducible, and not for release, since whoever knows the
     seed can recompute the noise. `"secure"` draws masks and noise from the operating system's entropy; a seed is
@@ -71,12 +72,13 @@ class TrainingPlan(Frozen):
 
     >>> plan = TrainingPlan(dataset="digits", model="mlp", epsilon=1, sampling_rate=16/1437, steps=1500, lr=0.1)
     >>> plan.trial_id
-    '42f1ecacab8a'
+    '18fb474adc7e'
     """
 
     dataset: str
     model: str
     norm: Literal["batch", "group"] = "batch"
+    weight_standardization: bool = False
     method: str = "dirichlet"
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5

@@ -124,6 +124,7 @@ class Training(Iterator[Report]):
                 image_size=data.info.image_size,
                 classes=data.info.classes,
                 norm=plan.norm,
+                weight_standardization=plan.weight_standardization,
             )
         self.model = self.method.prepare(network).to(self._device)
         # Channels last halves the time of a convolution on the CPU, and suits tensor cores.

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from dirdp import methods
+
 METHODS = {
     "dirichlet": "Algorithm 1",
     "nonprivate": "Algorithm 1",  # at ε = ∞ the mechanism is gone, whichever method the plan names
@@ -149,6 +151,4 @@ def privacy(point: pd.Series) -> str:
     if math.isnan(point["epsilon"]):
         return str(point["method"])
     epsilon, delta = digits(point["epsilon"]), digits(point["delta"])
-    if point["method"] == "dirichlet":
-        return f"nominal ε (Theorem 10) = {epsilon} per trial, δ = {delta}"
-    return f"{point['method']} with ε = {epsilon} per trial by its own accountant, δ = {delta}"
+    return f"{methods.guarantee(point['method']).name} = {epsilon} per trial, δ = {delta}"

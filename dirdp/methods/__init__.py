@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dirdp.methods.base import Method
+    from dirdp.methods.base import Guarantee, Method
     from dirdp.plan import TrainingPlan
 
-__all__ = ["bind", "check", "defaults", "floor", "names"]
+__all__ = ["bind", "check", "defaults", "floor", "guarantee", "names"]
 
 # name -> module and class; looked up late, so that names cost no import of what a method needs.
 _METHODS = {
@@ -59,6 +59,15 @@ def bind(plan: TrainingPlan) -> Method:
     Raises `dirdp.BudgetError` where the budget has no usable calibration.
     """
     return _acting(plan)(plan)
+
+
+def guarantee(name: str) -> Guarantee:
+    """What the ε of a method stands for, without a plan.
+
+    >>> guarantee("dirichlet").name
+    'nominal ε (Theorem 10)'
+    """
+    return _class(name).guarantee
 
 
 def floor(plan: TrainingPlan) -> float:

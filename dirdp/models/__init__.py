@@ -23,6 +23,7 @@ _FACTORIES = {
     "resnet18": "dirdp.models.resnet",
     "resnet9": "dirdp.models.resnet9",
     "wrn40_4": "dirdp.models.wide",
+    "papernot_cnn": "dirdp.models.papernot",
 }
 _OWN = "import:"
 
@@ -38,10 +39,19 @@ def check(name: str) -> None:
         _factory(name)
 
 
-def build(name: str, *, in_channels: int, image_size: int, classes: int, norm: str = "batch") -> nn.Module:
+def build(
+    name: str,
+    *,
+    in_channels: int,
+    image_size: int,
+    classes: int,
+    norm: str = "batch",
+    weight_standardization: bool = False,
+) -> nn.Module:
     """Build the network `name` with fresh weights from PyTorch's global generator.
 
-    `norm="group"` puts GroupNorm in the place of BatchNorm. Raises `ValueError` for an unknown name, or if a factory of
+    `norm="group"` puts GroupNorm in the place of BatchNorm; `weight_standardization` standardises the weights of
+    convolutions. Raises `ValueError` for an unknown name, or if a factory of
     the user's own makes no network of this shape.
 
     >>> sum(p.numel() for p in build("mlp", in_channels=1, image_size=8, classes=10).parameters())
@@ -52,6 +62,10 @@ def build(name: str, *, in_channels: int, image_size: int, classes: int, norm: s
         from dirdp.models.normalization import use_group_norm
 
         network = use_group_norm(network)
+    if weight_standardization:
+        from dirdp.models.normalization import standardize_weights
+
+        network = standardize_weights(network)
     if name.startswith(_OWN):
         _check_shape(name, network, shape=(in_channels, image_size, image_size), classes=classes)
     return network

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 _MOST_GROUPS = 32
 
@@ -29,6 +30,23 @@ def batch_norms(network: nn.Module) -> list[str]:
     ['1']
     """
     return [name for name, layer in network.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
+class StandardizedConv2d(nn.Conv2d):
+    """A convolution whose weights have mean 0 and variance 1 over each output channel's inputs (Qiao et al. 2019)."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, S, S) -> (N, out_channels, S′, S′)."""
+        variance, mean = torch.var_mean(self.weight, dim=(1, 2, 3), keepdim=True, correction=0)
+        return self._conv_forward(images, (self.weight - mean) * torch.rsqrt(variance + 1e-5), self.bias)
+
+
+def standardize_weights(network: nn.Module) -> nn.Module:
+    """Make every convolution inside `network` a `StandardizedConv2d` of the same weights; return it."""
+    for layer in network.modules():
+        if type(layer) is nn.Conv2d:
+            layer.__class__ = StandardizedConv2d
+    return network
 
 
 def groups(channels: int) -> int:

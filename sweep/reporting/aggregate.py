@@ -87,8 +87,8 @@ def trials_frame(records: Sequence[Record], *, rung: float | None) -> pd.DataFra
     ``trial_id, point_id, seed``; ``end_reason`` (missing: still running); ``dataset, model, method``; the
     asked-for ``epsilon`` (``inf``: no mechanism) and ``delta``; ``alpha``; ``sampling_rate`` q; ``steps`` T
     and ``steps_done``; ``learning_rate`` γ and ``effective_learning_rate`` γκ at s_y = 0.9; ``r_star``,
-    ``noise_multiplier`` σ and ``attenuation`` κ; then of the last report ``epsilon_spent`` (nominal, of this trial alone),
-    ``train_loss`` in nats, ``validation_accuracy`` and ``test_accuracy``; ``rung_step`` and
+    ``noise_multiplier`` σ and ``attenuation`` κ; then of the last report ``epsilon_spent`` (of this trial alone, in the
+    method's own sense), ``train_loss`` in nats, ``validation_accuracy`` and ``test_accuracy``; ``rung_step`` and
     ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``variant``, all else in
     which the plans of these records differ, empty where they do not. Accuracies are fractions from 0 to 1.
     What a trial does not have is missing (NaN).

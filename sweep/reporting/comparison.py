@@ -37,11 +37,20 @@ OURS, PUBLISHED, QUOTED = "this sweep", "published", "quoted"
 
 # Of our methods those that the paper reports too, and how its names for them begin.
 _PAPER_NAMES = {
-    "dirichlet": "dirichlet",
-    "nonprivate": "dirichlet",
-    "dpsgd": "DP-SGD",
-    "gaussian_features": "Monir and Ghinita",
-    "tempered_sigmoid": "Tempered Sigmoid",
+    "dirichlet": ("dirichlet",),
+    "nonprivate": ("dirichlet",),
+    "dpsgd": ("DP-SGD",),
+    "gaussian_features": ("Monir and Ghinita",),
+    "tempered_sigmoid": ("Tempered Sigmoid", "Papernot"),
+}
+# Our networks under the paper's names.
+_MODELS = {
+    "inception": "Inception",
+    "resnet18": "ResNet-18",
+    "resnet9": "ResNet-9",
+    "wrn40_4": "WRN-40-4",
+    "mlp": "MLP",
+    "papernot_cnn": "CNN",
 }
 _VALUES = ["learning_rate", "effective_learning_rate", "delta", "sampling_rate", "epsilon", "steps", "point_id"]
 
@@ -154,10 +163,12 @@ def _row(point: dict[str, Any], paper: pd.DataFrame, *, variable: str, split: st
 
 def _published(point: dict[str, Any], paper: pd.DataFrame, *, variable: str) -> dict[str, Any]:
     """The paper's row for a point; {} where there is none."""
-    name = _PAPER_NAMES.get(point["method"])
+    names = _PAPER_NAMES.get(point["method"], ())
     for row in rows(paper):
         same = row["dataset"] == point["dataset"] and row["variable"] == variable
-        if same and name and row["method"].startswith(name) and math.isclose(row["value"], point[variable]):
+        # A baseline is another training on another network; of its own method the paper has one network a table.
+        same &= row["method"] == "dirichlet" or _MODELS.get(point["model"]) == row["model"]
+        if same and row["method"].startswith(names) and math.isclose(row["value"], point[variable]):
             return row
     return {}
 

@@ -6,12 +6,13 @@ import math
 
 import pandas as pd
 
+from dirdp import methods
 from sweep.reporting import published
 from sweep.reporting.aggregate import points_frame
 from sweep.reporting.artifacts import Artifacts
 from sweep.reporting.comparison import OURS, QUOTED, as_validation, comparison, departures
 from sweep.reporting.table import Table
-from sweep.words import SYMBOLS, digits, signed
+from sweep.words import METHODS, SYMBOLS, digits, signed
 
 CAPTIONS = {
     "table1": "Table 1: test accuracy (%) on CIFAR10",
@@ -127,7 +128,9 @@ def _budget(points: pd.DataFrame, name: str) -> str:
     fixed = published.setting(name).epsilon
     budgets = [] if fixed is None else list(private["epsilon"].unique()) or [fixed]
     value = f" = {', '.join(map(digits, budgets))}" if budgets else ""
-    return f"nominal ε (Theorem 10){value}, δ = {', '.join(map(digits, deltas)) or digits(published.DELTA)}"
+    rivals = set(private["method"]) - {"dirichlet"}
+    what = f"ε{value}, nominal (Theorem 10) for Algorithm 1" if rivals else f"nominal ε (Theorem 10){value}"
+    return f"{what}, δ = {', '.join(map(digits, deltas)) or digits(published.DELTA)}"
 
 
 def _notes(frame: pd.DataFrame) -> list[str]:
@@ -143,10 +146,21 @@ def _notes(frame: pd.DataFrame) -> list[str]:
         "and s′ this sweep's standard deviation; – where none is printed or n < 2."
         if compared
         else "",
+        *_claims(ours),
         "† Reproduced by the paper's authors." if frame["note"].str.contains("reproduced").any() else "",
         "Infeasible: no usable r* (at least α/1000) within the budget."
         if (ours["outcome"] == "infeasible").any()
         else "",
+    ]
+
+
+def _claims(ours: pd.DataFrame) -> list[str]:
+    """What the ε of each rival method that was run stands for."""
+    rivals = [name for name in methods.names() if name not in ("dirichlet", "nonprivate")]
+    run = [name for name in rivals if ours["method"].str.startswith(METHODS[name]).any()]
+    said = {name: methods.guarantee(name) for name in run}
+    return [
+        f"{METHODS[name]}, this sweep: {it.name}; covers {it.release} ({it.protects})." for name, it in said.items()
     ]
 
 

@@ -74,6 +74,7 @@ OTHERS = {
     "allow_unofficial": {"allow_unofficial": False},
     "bound": {"bound": "lemma9"},
     "weight_ema": {"weight_ema": 0.99},
+    "weight_standardization": {"weight_standardization": True},
 }
 # The options of a method need its method; each is told from the first.
 OPTIONS = {
@@ -119,13 +120,13 @@ def test_identities_are_pinned():
         '"randomness": "research", "repeat": 0, "reports": 20, "sampling_rate": 0.011134307585247043, '
         '"schedule": {"decay": 0.1, "final": 0.0, "milestones": [], "name": "constant", "warmup": 0.0}, '
         '"seed": 0, "steps": 1500, "tempered_sigmoid": null, "validation": null, '
-        '"weight_ema": 0.0}'
+        '"weight_ema": 0.0, "weight_standardization": false}'
     )
     assert plan_of().trial_id == hashlib.sha256(content.encode()).hexdigest()[:12]
-    assert plan_of().trial_id == "11aacbb5db57"
-    assert plan_of().point_id == "4908f39b67f6"
-    assert TrainingPlan(**FULL).trial_id == "5979ed9550b4"
-    assert plan_of(epsilon=math.inf).trial_id == "48bcfdd93e98"
+    assert plan_of().trial_id == "18fb474adc7e"
+    assert plan_of().point_id == "4d759ad717c7"
+    assert TrainingPlan(**FULL).trial_id == "cb12ce5151ac"
+    assert plan_of(epsilon=math.inf).trial_id == "fc301f8eeed7"
 
 
 def test_the_identity_is_that_of_the_content():
