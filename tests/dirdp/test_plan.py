@@ -88,7 +88,7 @@ OPTIONS = {
     "gaussian_features": {"method": "gaussian_features"},
     "gaussian_features.clipping_norm": {"method": "gaussian_features", "gaussian_features": {"clipping_norm": 2}},
 }
-OTHERS |= OPTIONS
+OTHERS |= {name: {"bound": "lemma9", **changes} for name, changes in OPTIONS.items()}
 
 
 def plan_of(**changes):
