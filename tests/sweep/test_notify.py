@@ -13,6 +13,7 @@ from sweep import notify
 from sweep.campaign import Campaign
 from sweep.notify import Notifier, check_url
 from sweep.planning import plan
+from sweep.storage import Folder
 from sweep.store import Store
 
 from .spaces import a_sweep, simulate
@@ -49,7 +50,7 @@ def webhook(*, status=200, seconds=0.0):
 
 def watched(folder, url, *, stall_seconds=60.0):
     listeners = []
-    campaign = Campaign(plan(SWEEP), Store(folder), listeners=listeners)
+    campaign = Campaign(plan(SWEEP), Store(Folder(folder)), listeners=listeners)
     notifier = Notifier(url, campaign, sweep="tiny", trials=2, stall_seconds=stall_seconds)
     listeners.append(notifier)
     return campaign, notifier

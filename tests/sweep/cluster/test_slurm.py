@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sweep.storage import Folder
 from sweep.store import Store
 
 from ..spaces import TEXT
@@ -78,7 +79,7 @@ def test_a_sweep_runs_on_the_nodes_of_a_job(slurm, tmp_path, empty_store, end):
             if job.poll() is None:
                 job.kill()
     said = (tmp_path / "output").read_text()
-    records = Store(tmp_path / "results" / "tiny").read().values()
+    records = Store(Folder(tmp_path / "results" / "tiny")).read().values()
     ends = {record.end_reason for record in records}
     if end == "by itself":
         assert (status, ends, len(records)) == (0, {"completed"}, 4), said
@@ -91,7 +92,7 @@ def test_a_sweep_runs_on_the_nodes_of_a_job(slurm, tmp_path, empty_store, end):
 
 
 def reports(folder):
-    return any(record.reports for record in Store(folder / "results" / "tiny").read().values())
+    return any(record.reports for record in Store(Folder(folder / "results" / "tiny")).read().values())
 
 
 def ours(port):

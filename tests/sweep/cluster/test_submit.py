@@ -13,6 +13,7 @@ import pytest
 
 from sweep.cluster import submit as submitting
 from sweep.cluster.submit import SubmitError, package, size_line, submit
+from sweep.storage import Folder
 from sweep.store import Store
 
 from ..spaces import TEXT
@@ -246,7 +247,7 @@ def test_a_submitted_sweep_runs_on_the_cluster(tiny, tmp_path, monkeypatch, empt
         )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "package: " in done.stdout and "tiny: 4 trials: 4 new" in done.stdout
-    records = Store(storage / "tiny").read().values()
+    records = Store(Folder(storage / "tiny")).read().values()
     assert [record.end_reason for record in records] == ["completed"] * 4
 
 

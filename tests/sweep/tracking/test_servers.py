@@ -17,6 +17,7 @@ from rich.console import Console
 
 from sweep.planning import plan
 from sweep.running import RunOptions, run
+from sweep.storage import Folder
 from sweep.tracking import default_uri, writer
 
 from ..spaces import a_sweep
@@ -160,7 +161,7 @@ def test_a_sweep_through_a_server_has_each_step_once_also_after_a_second_run(sto
     with mlflow_server(store, storage / "served", port):
         for seeds in (1, 2):
             sweep = a_sweep({"alpha": [1, 3]}, trial={"lr": 1}, seeds=seeds)
-            options = RunOptions(storage=storage / "results", tracking_uri=uri, local=True)
+            options = RunOptions(storage=Folder(storage / "results"), tracking_uri=uri, local=True)
             assert run(plan(sweep), options, console=Console(file=io.StringIO())).complete
         found = Contents(uri, name="tiny")
         assert len(found.parents) == 1 and found.count == 5
