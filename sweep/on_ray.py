@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import socket
 import tempfile
@@ -15,17 +16,22 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.autoscaler.sdk import request_resources
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from dirdp.plan import TrainingPlan
+from sweep import workers
 from sweep.campaign import Campaign, run_trial
 from sweep.spec import Resources
+from sweep.workers import Gate
 
 __all__ = ["ResourceError", "run_on_ray"]
 
 _RETRIES = 2
 _CONNECT_SECONDS = 5.0
+_PENDING = 8
+"""Trials that wait for a place on a cluster: what an autoscaler sees, so as many nodes may come at once."""
 
 
 class ResourceError(ValueError):
@@ -47,18 +53,19 @@ def run_on_ray(
     Tune's own state lies in `folder`. `wait_for_resources` is how long to wait for a node that can run a trial, in
     seconds. Raises `ResourceError` if there is none, and whatever `campaign.report` raised.
     """
-    judge = _Judge(campaign)
+    gate = Gate(data_root=data_root, guarded=address is not None)
+    judge = _Judge(campaign, gate)
     with _connected(address), _scratch(folder):
         _check_resources(resources, wait=wait_for_resources)
         request = {"cpu": resources.cpu, "gpu": resources.gpu}
         tune.Tuner(
-            tune.with_resources(_RayTrial, request),
+            tune.with_resources(_RayTrial, workers.request),
             param_space={
                 "data_root": str(data_root) if data_root else None,
                 "resources": request,
             },
             tune_config=tune.TuneConfig(
-                search_alg=_Search(campaign, judge),
+                search_alg=_Search(campaign, judge, gate),
                 scheduler=judge,
                 num_samples=-1,
                 max_concurrent_trials=max_concurrent,
@@ -83,7 +90,13 @@ class _RayTrial(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         plan, resources = TrainingPlan.model_validate_json(config["plan"]), config["resources"]
+        if refusal := self._refusal(plan, config):
+            self._messages = (message for message in [refusal])
+            return
         self._messages = run_trial(plan, data_root=config["data_root"], gpu=resources["gpu"], threads=resources["cpu"])
+
+    def _refusal(self, plan: TrainingPlan, config: dict[str, Any]) -> dict[str, Any] | None:
+        return workers.refusal(config["expects"], plan, data_root=config["data_root"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._messages.close()
@@ -105,18 +118,19 @@ class _Unsaved:
 class _Search(_Unsaved, Searcher):
     """Tune asks it for the next trial, and tells it when it has given one up."""
 
-    def __init__(self, campaign: Campaign, judge: _Judge):
+    def __init__(self, campaign: Campaign, judge: _Judge, gate: Gate):
         super().__init__()
         self._campaign = campaign
         self._judge = judge
+        self._gate = gate
         self._ours: dict[str, str] = {}  # Tune's trial id to the campaign's
 
     def suggest(self, trial_id: str) -> Any:
-        trial = self._campaign.next()
+        trial = None if self._judge.failure else self._gate.returned() or self._campaign.next()
         if trial is not None:
             self._ours[trial_id] = trial.id
-            return {"trial_id": trial.id, "plan": trial.plan.model_dump_json()}
-        return Searcher.FINISHED if self._campaign.exhausted else None
+            return {"trial_id": trial.id, "plan": trial.plan.model_dump_json(), **self._gate.admit(trial)}
+        return Searcher.FINISHED if self._campaign.exhausted and not self._gate.waiting else None
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Note an error: it is one that is not tried again. Of any other end the campaign has heard from the judge."""
@@ -133,14 +147,18 @@ class _Search(_Unsaved, Searcher):
 class _Judge(_Unsaved, TrialScheduler):
     """Tune shows it every result; it passes them to the campaign and stops the trials that do not go on."""
 
-    def __init__(self, campaign: Campaign):
+    def __init__(self, campaign: Campaign, gate: Gate):
         super().__init__()
         self._campaign = campaign
+        self._gate = gate
         self.failure: Exception | None = None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
         try:
-            goes_on = self._campaign.report(trial.config["trial_id"], json.loads(result["message"]))
+            message = json.loads(result["message"])
+            goes_on = self._gate.passes(trial.config["trial_id"], message) and self._campaign.report(
+                trial.config["trial_id"], message
+            )
         except Exception as error:  # an exception here would leave Tune's actors behind
             self.failure = self.failure or error
             self._campaign.cancel()
@@ -150,6 +168,7 @@ class _Judge(_Unsaved, TrialScheduler):
     def lost(self, trial_id: str) -> None:
         """Pass on that a trial's process died once too often."""
         try:
+            self._gate.settled(trial_id)
             self._campaign.lost(trial_id, f"its process died {_RETRIES + 1} times")
         except Exception as error:
             self.failure = self.failure or error
@@ -197,6 +216,7 @@ def _connected(address: str | None) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         try:
             if address:
+                os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(_PENDING))
                 ray.init(address=address, **quiet)
             else:
                 ray.init(address="local", include_dashboard=False, _temp_dir=folder, **quiet)
@@ -216,13 +236,21 @@ def _check_reachable(address: str) -> None:
 
 def _check_resources(resources: Resources, *, wait: float) -> None:
     deadline = time.monotonic() + wait
-    while True:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if any(node.get("CPU", 0) >= resources.cpu and node.get("GPU", 0) >= resources.gpu for node in nodes):
-            return
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(1)
+    asked = False
+    try:
+        while True:
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            if any(node.get("CPU", 0) >= resources.cpu and node.get("GPU", 0) >= resources.gpu for node in nodes):
+                return
+            if time.monotonic() >= deadline:
+                break
+            if not asked:  # an autoscaling cluster starts no node before somebody wants one
+                request_resources(bundles=[{"CPU": resources.cpu, "GPU": resources.gpu}])
+                asked = True
+            time.sleep(1)
+    finally:
+        if asked:
+            request_resources(bundles=[])
     have = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
     raise ResourceError(
         f"a trial asks for {resources.cpu} CPUs and {resources.gpu:g} GPUs and no node has them ({have}); lower "

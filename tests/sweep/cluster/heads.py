@@ -21,9 +21,9 @@ def free_port():
 
 
 @contextlib.contextmanager
-def ray_head(*arguments, environment=None, cwd=None):
+def ray_head(*arguments, port=None, environment=None, cwd=None):
     """Run `ray start --head` in a process group of its own; yield host:port. Nothing else on the machine is touched."""
-    port = free_port()
+    port = port or free_port()
     folder = tempfile.mkdtemp(prefix="ray")  # short, since Ray's socket paths have a length limit
     command = [RAY, "start", "--head", "--block", f"--port={port}", f"--temp-dir={folder}", *arguments]
     defaults = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
