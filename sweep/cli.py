@@ -45,6 +45,12 @@ def _folder(path: Path) -> Path:
     return path.absolute()
 
 
+def _webhook(url: str | None) -> str | None:
+    from sweep.notify import check_url
+
+    return check_url(url)
+
+
 Storage = Annotated[
     Path,
     typer.Option(
@@ -53,6 +59,11 @@ Storage = Annotated[
 ]
 Data = Annotated[Path | None, typer.Option(envvar="DIRDP_DATA", help="Folder of the data sets.")]
 Tracking = Annotated[str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow store, sqlite or a server.")]
+Notify = Annotated[
+    str | None,
+    typer.Option(envvar="SWEEP_NOTIFY", help="A webhook, sent JSON when the sweep ends or stalls.", callback=_webhook),
+]
+StallMinutes = Annotated[float, typer.Option(min=0.01, help="Minutes without a report after which it has stalled.")]
 STORAGE = Path("sweep-results")
 
 
@@ -102,6 +113,8 @@ def run(
     address: Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or host:port.")] = None,
     wait_for_resources: Annotated[float, typer.Option(min=0, help="Seconds to wait for a fitting node.")] = 0.0,
     local: Annotated[bool, typer.Option("--local", help="One trial after another, in this process.")] = False,
+    notify: Notify = None,
+    stall_minutes: StallMinutes = 30.0,
 ) -> None:
     """Run a sweep; run again, only what is missing runs."""
     from sweep.planning import plan as plan_sweep
@@ -121,6 +134,8 @@ def run(
         address=address,
         max_concurrent=max_concurrent,
         wait_for_resources=wait_for_resources,
+        notify=notify,
+        stall_minutes=stall_minutes,
     )
     outcome = run_sweep(laid_out, options, console=console)
     _show(outcome.results, paths=outcome.files)
@@ -142,6 +157,8 @@ def submit(
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow as the head sees it; else its own setting.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at once, at most.")] = None,
     wait_for_resources: Annotated[float, typer.Option(min=0, help="Seconds to wait for a fitting node.")] = 900.0,
+    notify: Notify = None,
+    stall_minutes: StallMinutes = 30.0,
     include: Annotated[list[Path] | None, typer.Option(help="A file or folder that the trials import.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Print what the job prints, until it ends.")] = False,
 ) -> None:
@@ -157,6 +174,7 @@ def submit(
     words = [word for key, value in options.items() if value is not None for word in (key, str(value))]
     words += [word for override in set_ or () for word in ("--set", override)]
     words += ["--wait-for-resources", f"{wait_for_resources:g}"]
+    words += ["--notify", notify, "--stall-minutes", f"{stall_minutes:g}"] if notify else []
     job = submit_job(name, address=address, options=words, storage=storage, files=files)
     console.print(f"job {job}: ray job logs --follow --address {address} {job}", soft_wrap=True, markup=False)
     if wait and follow(job, address=address, say=lambda lines: typer.echo(lines, nl=False)) != "SUCCEEDED":

@@ -17,6 +17,7 @@ from dirdp.plan import TrainingPlan
 from sweep.campaign import Campaign, run_trial
 from sweep.expand import Trial
 from sweep.live import LiveView
+from sweep.notify import Notifier, check_url
 from sweep.plan_table import sweep_epsilon_line
 from sweep.planning import Plan
 from sweep.reporting.colors import alpha_colors
@@ -36,6 +37,7 @@ class RunOptions:
 
     `storage` holds a folder for each sweep and, without a `tracking_uri`, the MLflow database. `local` runs the trials
     in this process, one after another. `address`, `max_concurrent` and `wait_for_resources` are `run_on_ray`'s.
+    `notify` is a webhook that hears when the sweep ends, and when nothing has come from it for `stall_minutes`.
     """
 
     storage: Path
@@ -45,6 +47,8 @@ class RunOptions:
     address: str | None = None
     max_concurrent: int | None = None
     wait_for_resources: float = 0.0
+    notify: str | None = None
+    stall_minutes: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,16 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         listeners += [_SpecWriter(folder, plan), _MlflowListener(tracker, plan, labels)]
         console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
         status, files = "FAILED", []
+        notifier = Notifier(
+            check_url(options.notify),
+            campaign,
+            sweep=plan.sweep.name,
+            trials=len(plan.trials),
+            stall_seconds=options.stall_minutes * 60,
+        )
+        listeners.append(notifier)
         try:
-            with view:
+            with notifier, view:
                 status = _execute(campaign, plan.sweep.resources, options, folder)
         finally:
             campaign.close()

@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import ray
+
 RAY = Path(sys.executable).with_name("ray")
 
 
@@ -18,6 +20,11 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def address(port):
+    """Where a head of this machine is found: Ray itself takes the loopback address for this one."""
+    return f"{ray.util.get_node_ip_address()}:{port}"
 
 
 @contextlib.contextmanager
@@ -36,7 +43,7 @@ def ray_head(*arguments, port=None, environment=None, cwd=None):
         cwd=cwd,
     )
     try:
-        yield f"127.0.0.1:{port}"
+        yield address(port)
     finally:
         head.terminate()  # it ends the processes it started
         with contextlib.suppress(subprocess.TimeoutExpired):

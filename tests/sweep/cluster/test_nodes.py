@@ -14,7 +14,7 @@ from sweep.spec import load
 from sweep.store import Store
 
 from ..spaces import TEXT, train
-from .heads import free_port, ray_head
+from .heads import address, free_port, ray_head
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -89,7 +89,7 @@ def test_nodes_come_when_a_sweep_asks_for_more_than_the_head_has(folder):
             "type": "external",
             "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
             "head_node_id": head_id,
-            "gcs_address": f"127.0.0.1:{port}",
+            "gcs_address": address(port),
             "launch_multiple": True,
         },
         "available_node_types": {
@@ -128,8 +128,10 @@ def test_nodes_come_when_a_sweep_asks_for_more_than_the_head_has(folder):
         for attempt in range(60):  # the head may still be on its way
             try:
                 on_ray._check_reachable(sys.argv[2])
+                ray.init(address=sys.argv[2])
+                ray.shutdown()
                 break
-            except on_ray.ResourceError:
+            except (on_ray.ResourceError, ConnectionError):
                 time.sleep(1)
         check = on_ray._check_resources
         def spied(resources, *, wait):
@@ -143,8 +145,8 @@ def test_nodes_come_when_a_sweep_asks_for_more_than_the_head_has(folder):
         ray.shutdown = last_look
         run(sys.argv[2], wait_for_resources=120)
     """
-    with ray_head("--num-cpus=0", f"--autoscaling-config={path}", port=port, environment=environment) as address:
-        printed, _ = driver(folder, code, address)
+    with ray_head("--num-cpus=0", f"--autoscaling-config={path}", port=port, environment=environment) as head:
+        printed, _ = driver(folder, code, head)
     seen = dict(line.split() for line in printed.splitlines() if line.startswith(("before", "after")))
     assert float(seen["before"]) == 0 and float(seen["after"]) == 2
     assert results(Store(folder / "cluster")) == in_process(folder)
