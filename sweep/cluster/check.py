@@ -1,4 +1,4 @@
-"""`sweep cluster check`: what is wrong with a file for `ray up`, found here and not on rented machines.
+"""`sweep cluster check`: what is wrong with a file for `ray up` or KubeRay, found here and not on rented machines.
 
 Ray's own schema and validation come first. Then what Ray lets pass and a sweep does not survive: keys it ignores,
 mounts that do not exist, nodes that differ, a request no node can meet, results on a disk that goes with its node.
@@ -29,6 +29,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 from dirdp import datasets
 from sweep.cluster.images import Image
+from sweep.cluster.manifest import autoscaling_config, manifest_faults
 from sweep.spec import Sweep, unknown
 
 __all__ = ["TOOLS", "check", "missing_tools"]
@@ -51,7 +52,7 @@ _WITHOUT_GPU = re.compile(r"^(a1|c|d|h1|hpc|i|m|r|t|u-|x|z)\d?")
 
 
 def check(path: Path, *, sweep: Sweep | None = None) -> list[str]:
-    """The faults of a cluster's file, one line each; none for a file that `ray up` and a sweep can work with.
+    """The faults of a cluster's file, one line each; none for one that `ray up`, or KubeRay, and a sweep can work with.
 
     With `sweep`, also whether a node can run its trials and has its data. Nothing outside this machine is asked, and
     no credentials are needed. Local paths are taken as `ray up` takes them, from the working folder.
@@ -64,6 +65,9 @@ def check(path: Path, *, sweep: Sweep | None = None) -> list[str]:
         return [" ".join(str(error).split())]
     if not isinstance(config, dict):
         return ["expected a mapping with cluster_name, provider, available_node_types, …"]
+    if "kind" in config:  # a manifest of Kubernetes
+        faults = manifest_faults(config)
+        return faults or (_resource_faults(_Cluster(autoscaling_config(config)), sweep) if sweep else [])
     faults = [f"{key}: {_IGNORED[key]}" for key in config if key in _IGNORED]
     known = {key: value for key, value in config.items() if key not in _IGNORED}
     if broken := _schema_faults(known) or _ray_faults(known):
