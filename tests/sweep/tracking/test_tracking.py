@@ -1,4 +1,4 @@
-"""The MLflow writer against real SQLite stores, and, marked slow, against real servers."""
+"""The MLflow writer against real SQLite stores; test_servers.py has real servers."""
 
 import collections
 import contextlib
@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -20,12 +19,11 @@ from pathlib import Path
 import mlflow
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import ViewType
 
 from sweep import tracking
-from sweep.tracking import END_STATUS, Tracker, TrackingError, default_uri, writer
+from sweep.tracking import END_STATUS, TrackingError, default_uri, writer
 
-PARAMS = {"alpha": 0.1, "lr": 0.025, "steps": 20_000, "optimizer": {"name": "sgd"}, "epochs": None}
+from .servers import Contents, free_port, open_tracker, run_trial, wait_for
 
 
 @pytest.fixture
@@ -42,38 +40,6 @@ def quick(monkeypatch):
     for variable in ("MLFLOW_RUN_ID", "MLFLOW_DISABLE_TELEMETRY", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
         monkeypatch.setenv(variable, "")  # so that the original is put back
         monkeypatch.delenv(variable)
-
-
-def open_tracker(storage, *, uri=None, name="figure2", **more):
-    uri = uri or default_uri(storage)
-    return Tracker(uri=uri, experiment=name, storage=storage, name=name, tags={"sweep.version": "1"}, **more)
-
-
-def run_trial(tracker, trial, *, steps=range(3), end_reason="completed"):
-    tracker.trial_started(trial, name=f"trial {trial}", params=PARAMS, tags={"mlflow.runColor": "#440154"})
-    for step in steps:
-        tracker.trial_reported(trial, step=step, metrics={"test_accuracy": step / 10, "epsilon_spent": 1 - 2.0**-step})
-    if end_reason:
-        tracker.trial_ended(trial, end_reason=end_reason, metrics={"final_accuracy": 0.9, "r_star": 0.234})
-
-
-class Contents:
-    """What a store holds of one sweep."""
-
-    def __init__(self, uri, name="figure2"):
-        self.client = MlflowClient(tracking_uri=str(uri))
-        self.experiment = self.client.get_experiment_by_name(name)
-        runs = self.client.search_runs([self.experiment.experiment_id], run_view_type=ViewType.ALL, max_results=5000)
-        self.parents = [run for run in runs if run.data.tags["sweep.kind"] == "sweep"]
-        self.trials = {run.data.tags["sweep.trial_id"]: run for run in runs if run not in self.parents}
-        self.count = len(runs)
-
-    def points(self, trial, metric="test_accuracy"):
-        history = self.client.get_metric_history(self.trials[trial].info.run_id, metric)
-        return [(point.step, point.value) for point in history]
-
-    def statuses(self):
-        return {trial: run.info.status for trial, run in self.trials.items()}
 
 
 def contents(storage):
@@ -120,13 +86,6 @@ WRITES = ("create_run", "log_batch", "set_terminated", "update_run", "log_artifa
 @pytest.fixture
 def recorder(monkeypatch):
     return Recorder(monkeypatch)
-
-
-def wait_for(condition, seconds=20):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
 
 
 # --- URI and environment
@@ -553,50 +512,6 @@ def test_the_first_tracker_initialises_the_database(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_started_later_gets_everything_once(storage):
-    port = free_port()
-    uri = f"http://127.0.0.1:{port}"
-    away = open_tracker(storage, uri=uri)
-    for trial in "abc":
-        run_trial(away, trial, steps=range(50))
-    away.close(timeout=5)
-
-    with mlflow_server(storage, port):
-        for _ in range(2):
-            tracker = open_tracker(storage, uri=uri)
-            for trial in "cd":
-                run_trial(tracker, trial, steps=range(50))
-            tracker.close()
-        found = Contents(uri)
-        assert found.count == 5
-        assert set(found.statuses().values()) == {"FINISHED"}
-        assert all([step for step, _ in found.points(trial)] == list(range(50)) for trial in "abcd")
-    assert not list(storage.glob("*.jsonl"))
-
-
-@pytest.mark.slow
-def test_a_server_that_restarts_gets_everything_once(storage):
-    port = free_port()
-    uri = f"http://127.0.0.1:{port}"
-    with mlflow_server(storage, port):
-        tracker = open_tracker(storage, uri=uri)
-        run_trial(tracker, "a", steps=range(5), end_reason=None)
-        wait_for(lambda: "a" in Contents(uri).trials)
-    run_trial(tracker, "a", steps=range(5, 10))
-    run_trial(tracker, "b")
-    time.sleep(1)
-    with mlflow_server(storage, port):
-        wait_for(lambda: len(Contents(uri).trials) == 2, seconds=60)
-        (storage / "figure.png").write_bytes(b"png")
-        tracker.artifact(storage / "figure.png")
-        tracker.close()
-        found = Contents(uri)
-        assert [step for step, _ in found.points("a")] == list(range(10))
-        assert found.statuses() == {"a": "FINISHED", "b": "FINISHED"}
-        assert [file.path for file in found.client.list_artifacts(tracker.parent_run_id)] == ["figure.png"]
-
-
-@pytest.mark.slow
 def test_a_thousand_trials_stay_cheap(storage, recorder, monkeypatch):
     monkeypatch.setattr(writer, "FLUSH_SECONDS", 2.0)
     tracker = open_tracker(storage)
@@ -615,12 +530,6 @@ def test_a_thousand_trials_stay_cheap(storage, recorder, monkeypatch):
 
 
 # --- Servers
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -647,40 +556,3 @@ def slow_server(seconds):
         over.set()
         server.shutdown()
         server.server_close()
-
-
-@contextlib.contextmanager
-def mlflow_server(storage, port):
-    """A real server on the storage's SQLite file, ended by its own process group."""
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
-    stores = ["--backend-store-uri", default_uri(storage), "--artifacts-destination", str(storage / "served")]
-    server = subprocess.Popen(
-        [*command, *stores],
-        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        wait_for(lambda: answers(f"http://127.0.0.1:{port}"), seconds=90)
-        yield
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(20)
-
-
-def answers(uri):
-    with contextlib.suppress(mlflow.MlflowException):
-        return MlflowClient(tracking_uri=uri).search_experiments() is not None
-    return False
