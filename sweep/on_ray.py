@@ -53,7 +53,7 @@ def run_on_ray(
     Tune's own state lies in `folder`. `wait_for_resources` is how long to wait for a node that can run a trial, in
     seconds. Raises `ResourceError` if there is none, and whatever `campaign.report` raised.
     """
-    gate = Gate(data_root=data_root, guarded=address is not None)
+    gate = Gate(resources, data_root=data_root, guarded=address is not None)
     judge = _Judge(campaign, gate)
     with _connected(address), _scratch(folder):
         _check_resources(resources, wait=wait_for_resources)
@@ -126,7 +126,9 @@ class _Search(_Unsaved, Searcher):
         self._ours: dict[str, str] = {}  # Tune's trial id to the campaign's
 
     def suggest(self, trial_id: str) -> Any:
-        trial = None if self._judge.failure else self._gate.returned() or self._campaign.next()
+        if self._judge.failure is not None:
+            return Searcher.FINISHED
+        trial = self._gate.returned() or self._campaign.next()
         if trial is not None:
             self._ours[trial_id] = trial.id
             return {"trial_id": trial.id, "plan": trial.plan.model_dump_json(), **self._gate.admit(trial)}

@@ -16,10 +16,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 
 from dirdp import datasets
 from dirdp.plan import TrainingPlan
+from sweep.spec import Resources
 
 if TYPE_CHECKING:
     from sweep.expand import Trial
@@ -86,8 +88,6 @@ def refusal(expected: Mapping[str, str], plan: TrainingPlan, *, data_root: str |
     differing = [key for key in expected if found[key] != expected[key]]
     if not differing:
         return None
-    import ray
-
     parts = [
         f"{'project version' if key == 'project' else f'data of {plan.dataset}'} {_short(found[key])} where the driver "
         f"has {_short(expected[key])}"
@@ -115,7 +115,8 @@ class Gate:
     Not `guarded`, it lets everything pass: on this machine alone there is only one project and one data folder.
     """
 
-    def __init__(self, *, data_root: Path | None, guarded: bool):
+    def __init__(self, asked: Resources, *, data_root: Path | None, guarded: bool):
+        self._asked = asked
         self._root = str(data_root) if data_root else None
         self._guarded = guarded
         self._refused: dict[str, str] = {}  # node id to what is wrong with it
@@ -166,9 +167,13 @@ class Gate:
         return bool(self._returned or self._unproven)
 
     def _check_left(self) -> None:
-        import ray
-
-        able = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+        able = {
+            node["NodeID"]
+            for node in ray.nodes()
+            if node["Alive"]
+            and node["Resources"].get("CPU", 0) >= self._asked.cpu
+            and node["Resources"].get("GPU", 0) >= self._asked.gpu
+        }
         if able <= self._refused.keys():
             raise WorkerError("no node may run a trial: " + "; ".join(self._refused.values()))
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 
 from dirdp import datasets
 from sweep import workers
 from sweep.expand import expand
+from sweep.spec import Resources
 from sweep.workers import Gate, WorkerError, data_checksum, identity, project_version, refusal
 
 from .spaces import a_sweep
@@ -33,8 +35,6 @@ def worker(monkeypatch):
 @pytest.fixture
 def nodes(monkeypatch):
     """The nodes that Ray knows."""
-    import ray
-
     there = [{"NodeID": name, "Alive": True, "Resources": {"CPU": 1.0}} for name in ("n1", "n2")]
     monkeypatch.setattr(ray, "nodes", lambda: there)
 
@@ -111,7 +111,7 @@ def test_a_worker_that_differs_says_in_what(worker, nodes, key, value, said):
 
 
 def test_a_refused_trial_comes_back_and_keeps_away_from_the_node(nodes, caplog):
-    gate = Gate(data_root=None, guarded=True)
+    gate = Gate(Resources(), data_root=None, guarded=True)
     assert gate.admit(TRIALS[0])["away"] == [] and gate.waiting
     refused = {"refused": "project version 2 where the driver has 1", "node": "n1", "host": "pc"}
     with caplog.at_level(logging.WARNING, logger="sweep"):
@@ -129,7 +129,7 @@ def test_a_refused_trial_comes_back_and_keeps_away_from_the_node(nodes, caplog):
 
 
 def test_with_the_last_node_the_sweep_ends(nodes):
-    gate = Gate(data_root=None, guarded=True)
+    gate = Gate(Resources(), data_root=None, guarded=True)
     for trial, node in zip(TRIALS, ("n1", "n2"), strict=True):
         gate.admit(trial)
         if node == "n1":
@@ -140,12 +140,19 @@ def test_with_the_last_node_the_sweep_ends(nodes):
         gate.passes(TRIALS[1].id, {"refused": "data of digits", "node": "n2", "host": "b"})
 
 
+def test_a_node_that_could_run_no_trial_anyway_is_not_waited_for(nodes):
+    gate = Gate(Resources(cpu=2), data_root=None, guarded=True)
+    nodes[0]["Resources"]["CPU"] = 2.0
+    with pytest.raises(WorkerError, match="no node may run a trial"):
+        gate.passes(TRIALS[0].id, {"refused": "project version 2", "node": "n1", "host": "a"})
+
+
 def test_a_driver_without_the_data_compares_the_project_alone(nodes):
     trial = expand(a_sweep(trial={"dataset": "mnist", "delta": 1e-6}))[0]
-    gate = Gate(data_root=Path("no-such-folder"), guarded=True)
+    gate = Gate(Resources(), data_root=Path("no-such-folder"), guarded=True)
     assert gate.admit(trial)["expects"] == {"project": project_version()}
 
 
 def test_on_one_machine_nothing_is_compared():
-    gate = Gate(data_root=None, guarded=False)
+    gate = Gate(Resources(), data_root=None, guarded=False)
     assert gate.admit(TRIALS[0]) == {"expects": {}, "away": []} and not gate.waiting

@@ -55,7 +55,7 @@ def driver(folder, code, *arguments):
         env=os.environ | SETTINGS,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, done.stderr
@@ -84,7 +84,7 @@ def test_nodes_come_when_a_sweep_asks_for_more_than_the_head_has(folder):
     config = {
         "cluster_name": "fake",
         "max_workers": 2,
-        "idle_timeout_minutes": 0.3,
+        "idle_timeout_minutes": 2,
         "provider": {
             "type": "external",
             "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
@@ -93,10 +93,10 @@ def test_nodes_come_when_a_sweep_asks_for_more_than_the_head_has(folder):
             "launch_multiple": True,
         },
         "available_node_types": {
-            "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
             "worker": {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 2},
         },
-        "head_node_type": "head",
+        "head_node_type": "ray.head.default",  # as the fake provider calls it
         "upscaling_speed": 10,
         "auth": {},
         "docker": {},
@@ -143,7 +143,7 @@ def test_nodes_come_when_a_sweep_asks_for_more_than_the_head_has(folder):
             print("after", ray.cluster_resources().get("CPU", 0))
             shutdown()
         ray.shutdown = last_look
-        run(sys.argv[2], wait_for_resources=120)
+        run(sys.argv[2], wait_for_resources=300)
     """
     with ray_head("--num-cpus=0", f"--autoscaling-config={path}", port=port, environment=environment) as head:
         printed, _ = driver(folder, code, head)
