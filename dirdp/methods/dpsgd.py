@@ -49,7 +49,7 @@ class DpSgd(Method):
         not_covered="the choice among trials, accuracies on held-out training records, and, with randomness: research, "
         "whoever knows the seed",
     )
-    options = ("dpsgd",)
+    options: ClassVar[tuple[str, ...]] = ("dpsgd",)
     defaults: ClassVar = {"norm": "group", "normalize": "expected"}
     attenuation = None
 
@@ -138,7 +138,7 @@ class DpSgd(Method):
         with _per_sample_gradients(model):
             losses = self.losses(model(images), labels, noise=noise)
             losses.sum().backward()
-            gradients = [parameter.grad_sample.flatten(1) for parameter in parameters]
+            gradients = [parameter.grad_sample.flatten(1) for parameter in parameters]  # type: ignore[attr-defined]
         if self.views > 1:
             gradients = [gradient.unflatten(0, (-1, self.views)).mean(1) for gradient in gradients]
         norms = torch.stack([gradient.norm(dim=1) for gradient in gradients]).norm(dim=0)
