@@ -21,7 +21,7 @@ from sweep.reporting.comparison import OURS, PUBLISHED, QUOTED, comparison
 from sweep.reporting.plotting import SHAPES, SIZE, WIDTH, title_and_caption
 from sweep.reporting.table import Table
 from sweep.reporting.tables import accuracy_table, laid_out
-from sweep.words import count, digits
+from sweep.words import METHODS, count, digits
 
 LEGEND_WIDTH = 26  # characters
 _ORDER = [OURS, PUBLISHED, QUOTED]
@@ -62,13 +62,16 @@ def accuracy_figure(panels: list[Panel], *, title: str) -> Figure:
     curves = _curve_names(everything)
     names = [_legend_label(name) for name in curves]
     height = max(4.4, 1.8 + sum(0.25 + 0.135 * name.count("\n") for name in names))  # inches; a long legend needs them
+    measured = everything.loc[everything["source"] == OURS, "method"]
+    alone = measured.str.startswith(METHODS["dirichlet"]).all()
+    budget = "Nominal $\\varepsilon$ (Theorem 10)" if alone else "$\\varepsilon$, for Algorithm 1 nominal (Theorem 10)"
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for ax, panel in zip(axes, panels, strict=True):
             _draw_panel(ax, panel.frame, curves=curves)
             ax.set_title(panel.heading, loc="left")
-            ax.set_xlabel(r"Nominal $\varepsilon$ (Theorem 10)")
+            ax.set_xlabel(budget)
         axes[0].set_ylabel("Test accuracy (%)")
         handles = [Line2D([], [], label=name, **look) for name, look in zip(names, curves.values(), strict=True)]
         axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, labelspacing=0.8)

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from rich.console import Console
 
 from dirdp import calibrate, epsilon_spent
+from dirdp.accounting import compose
 from sweep.expand import expand
 from sweep.plan_table import calibration_row, plan_table, plan_totals
 from sweep.planning import plan
@@ -198,6 +199,18 @@ def test_the_shown_epsilon_of_a_sweep_is_never_below_the_true_one():
     laid_out = plan(a_sweep({"lr": [1, 2, 3]}))
     shown = float(plan_totals(laid_out).split("full length: ")[1].split()[0])
     assert laid_out.sweep_epsilon <= shown <= laid_out.sweep_epsilon + 1e-4
+
+
+def test_a_plan_of_several_methods_shows_what_each_calibrates():
+    space = {"lr": 1, "method": ["dirichlet", "dpsgd"], "epsilon": [1, 2]}
+    laid_out = plan(a_sweep(space, trial={"epsilon": None}))
+    table = text_of(plan_table(laid_out))
+    assert all(name in table for name in ("method", "r*", "σ")) and "normalize" not in table
+    noise = [point.method.calibrated.get("noise_multiplier") for point in laid_out.points]
+    assert [f"{sigma:.4g}" in table for sigma in noise if sigma] == [True, True] and noise.count(None) == 2
+    curves = [point.method.rdp(point.trials[0].plan.steps) for point in laid_out.points]
+    assert laid_out.sweep_epsilon == compose(curves).epsilon(laid_out.delta).epsilon > 2
+    assert "nominal ε (Theorem 10), ε (DP-SGD, Gaussian RDP)" in plan_totals(laid_out)
 
 
 # Calibration rows

@@ -156,3 +156,29 @@ def test_no_text_is_clipped_and_nothing_lies_on_anything(figure1b, item):
     for ax in figure.axes:
         ticks = [label.get_window_extent() for label in ax.get_xticklabels()]
         assert not [pair for pair in itertools.pairwise(ticks) if pair[0].overlaps(pair[1])]
+
+
+def test_a_measured_rival_is_solid_beside_the_dashed_numbers_the_paper_quotes_for_it(record):
+    at = {"dataset": "svhn", "model": "resnet18", "sampling_rate": 250 / 73_257}
+    records = [
+        record(**at, method=method, epsilon=epsilon, seed=seed, accuracy=0.8 + seed / 100)
+        for method in ("dirichlet", "dpsgd")
+        for epsilon in (1.0, 4.0)
+        for seed in (0, 1)
+    ]
+    artifacts, figure = made("figure3", records)
+    lines = drawn(figure.axes[0])
+    styles = {name: lines[name].get_linestyle() for name in lines if "infinity" not in name and "partial" not in name}
+    assert styles == {
+        "Algorithm 1, this sweep": "-",
+        "DP-SGD, this sweep": "-",
+        "Algorithm 1, published": "--",
+        "DP-SGD (Opacus), quoted": "--",
+    }
+    assert lines["DP-SGD, this sweep"].get_color() == lines["DP-SGD (Opacus), quoted"].get_color()
+    assert "for Algorithm 1 nominal" in figure.axes[0].get_xlabel()
+    table = artifacts.tables["table5"]
+    rows = {tuple(row[:3]): row for block in table.blocks for row in block}
+    assert ("DP-SGD", "resnet18", "this sweep") in rows and ("DP-SGD (Opacus)", "ResNet-18", "quoted") in rows
+    assert "ε, nominal (Theorem 10) for Algorithm 1" in table.caption
+    assert any(note.startswith("DP-SGD, this sweep: ε (DP-SGD") for note in table.notes)

@@ -155,7 +155,7 @@ def test_the_caption_prints_the_number_of_the_trials_it_names(sweep):
 
 def test_another_method_does_not_borrow_theorem_10(record):
     text = caption(draw([record(lr=lr, method="dpsgd") for lr in (0.1, 0.2)]))
-    assert "dpsgd with ε = 1 per trial by its own accountant" in text
+    assert "ε (DP-SGD, Gaussian RDP) = 1 per trial" in text
     assert "Theorem" not in text
 
 
