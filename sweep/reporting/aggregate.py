@@ -39,6 +39,8 @@ TRIAL_COLUMNS = {
     "test_accuracy": "float64",
     "rung_step": "Int64",
     "rung_accuracy": "float64",
+    "audit_epsilon_lower": "float64",
+    "audit_correct": "Int64",
     "variant": "object",
 }
 
@@ -73,6 +75,7 @@ POINT_COLUMNS = {
 
 _ORDER = [*SETTING, "alpha", "learning_rate", "effective_learning_rate"]
 
+_AUDIT = "audit"
 # Plan fields that a column tells already, in other words, and what tells the seeds of a point apart.
 _TOLD = {*TRIAL_COLUMNS, "lr", "effective_lr", "epochs", "expected_batch_size", "repeat"}
 
@@ -85,8 +88,9 @@ def trials_frame(records: Sequence[Record], *, rung: float | None) -> pd.DataFra
     and ``steps_done``; ``learning_rate`` γ and ``effective_learning_rate`` γκ at s_y = 0.9; ``r_star``;
     ``attenuation`` κ; then of the last report ``epsilon_spent`` (nominal, of this trial alone),
     ``train_loss`` in nats, ``validation_accuracy`` and ``test_accuracy``; ``rung_step`` and
-    ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``variant``, all else in
-    which the plans of these records differ, empty where they do not. Accuracies are fractions from 0 to 1.
+    ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``audit_epsilon_lower`` and
+    ``audit_correct``, what the plan's audit found; ``variant``, an audit and all else in which the plans of these
+    records differ, empty where they do not. Accuracies are fractions from 0 to 1.
     What a trial does not have is missing (NaN).
 
     ``rung`` is a fraction of T in (0, 1], or None; anything else is a ``ValueError``.
@@ -158,6 +162,8 @@ def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any
         "test_accuracy": _number(last.get("test_accuracy")),
         "rung_step": reached.get("step"),
         "rung_accuracy": _number(reached.get("test_accuracy")),
+        "audit_epsilon_lower": _number(last.get("audit_epsilon_lower")),
+        "audit_correct": last.get("audit_correct"),
         "variant": variant,
     }
 
@@ -199,11 +205,16 @@ def _first_at(reports: Sequence[dict[str, Any]], rung: float | None) -> dict[str
 
 
 def _variants(plans: Sequence[dict[str, Any]]) -> list[str]:
-    """For each plan the fields without a column of their own in which the plans differ:
-    ``optimizer="adam"``."""
-    texts = [{key: _compact(value) for key, value in plan.items() if key not in _TOLD} for plan in plans]
+    """For each plan the fields without a column of their own in which the plans differ: ``optimizer="adam"``.
+
+    An audit is always among them, since it means training on other data.
+    """
+    texts = [
+        {key: _compact(value) for key, value in plan.items() if key not in _TOLD and not (key == _AUDIT and not value)}
+        for plan in plans
+    ]
     keys = sorted({key for text in texts for key in text})
-    varying = [key for key in keys if len({text.get(key) for text in texts}) > 1]
+    varying = [key for key in keys if len({text.get(key) for text in texts}) > 1 or key == _AUDIT]
     return [", ".join(f"{key}={text[key]}" for key in varying if key in text) for text in texts]
 
 

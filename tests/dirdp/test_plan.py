@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from dirdp import TrainingPlan
-from dirdp.plan import Optimizer, Schedule, Validation
+from dirdp.plan import Audit, Optimizer, Schedule, Validation
 
 N = 1437
 BASE = {
@@ -38,6 +38,7 @@ FULL = BASE | {
     "schedule": {"name": "step", "warmup": 0.1, "milestones": [0.5, 0.75], "decay": 0.2},
     "allow_unofficial": True,
     "bound": "exact",
+    "audit": {"canaries": 30},
 }
 # One other value for each field; some need another field changed with them.
 OTHERS = {
@@ -72,6 +73,11 @@ OTHERS = {
     "schedule.decay": {"schedule": FULL["schedule"] | {"decay": 0.3}},
     "allow_unofficial": {"allow_unofficial": False},
     "bound": {"bound": "lemma9"},
+    "audit": {"audit": None},
+    "audit.canaries": {"audit": FULL["audit"] | {"canaries": 20}},
+    "audit.canary": {"audit": FULL["audit"] | {"canary": "noise"}},
+    "audit.guesses": {"audit": FULL["audit"] | {"guesses": 4}},
+    "audit.confidence": {"audit": FULL["audit"] | {"confidence": 0.9}},
 }
 
 
@@ -96,8 +102,8 @@ def refusal(fields):
 def test_identities_are_pinned():
     """Changing one of these makes every finished trial of every user run again."""
     content = (
-        '{"allow_large_delta": false, "allow_unofficial": false, "alpha": 3.0, "augmentation": "none", '
-        '"bound": "lemma9", '
+        '{"allow_large_delta": false, "allow_unofficial": false, "alpha": 3.0, '
+        '"audit": null, "augmentation": "none", "bound": "lemma9", '
         '"dataset": "digits", "delta": 1e-05, "effective_lr": null, "epsilon": 1.0, "lr": 0.1, "method": "dirichlet", '
         '"model": "mlp", "norm": "batch", "normalize": "batch", '
         '"optimizer": {"momentum": 0.0, "name": "sgd", "nesterov": false, "weight_decay": 0.0}, '
@@ -106,10 +112,10 @@ def test_identities_are_pinned():
         '"seed": 0, "steps": 1500, "validation": null}'
     )
     assert plan_of().trial_id == hashlib.sha256(content.encode()).hexdigest()[:12]
-    assert plan_of().trial_id == "11aacbb5db57"
-    assert plan_of().point_id == "4908f39b67f6"
-    assert TrainingPlan(**FULL).trial_id == "5979ed9550b4"
-    assert plan_of(epsilon=math.inf).trial_id == "48bcfdd93e98"
+    assert plan_of().trial_id == "db4d4c329c3d"
+    assert plan_of().point_id == "f3b9d09e9dce"
+    assert TrainingPlan(**FULL).trial_id == "97a53bb232db"
+    assert plan_of(epsilon=math.inf).trial_id == "c3b42deecba6"
 
 
 def test_the_identity_is_that_of_the_content():
@@ -128,6 +134,8 @@ def test_every_field_enters_the_identity():
     assert fields == set(TrainingPlan.model_fields)
     for part, model in (("optimizer", Optimizer), ("schedule", Schedule), ("validation", Validation)):
         assert {name.partition(".")[2] for name in OTHERS if name.startswith(f"{part}.")} == set(model.model_fields)
+    varied = {name.partition(".")[2] for name in OTHERS if name.startswith("audit.")}
+    assert varied == set(Audit.model_fields) - {"kind"}  # which has but one value
     plans = {"": TrainingPlan(**FULL)} | {name: TrainingPlan(**(FULL | changes)) for name, changes in OTHERS.items()}
     for (left, one), (right, other) in combinations(plans.items(), 2):
         assert one.trial_id != other.trial_id, (left, right)
