@@ -155,7 +155,19 @@ def rdp_curve(
     orders = np.arange(2, int(min(max_order, alpha / r + 2)) + 1)
     orders = orders[_is_admissible(orders, r, alpha, bound)]
     draw = _MECHANISM_RDP[bound](orders, r, alpha)
-    return RdpCurve(orders=orders, rdp=steps * _step_rdp(orders, draw, sampling_rate) * (1 + _OUTWARD))
+    return poisson_curve(orders, _log_excess(orders, draw), sampling_rate=sampling_rate, steps=steps)
+
+
+def poisson_curve(
+    orders: NDArray[np.int64], log_excess: NDArray[np.float64], *, sampling_rate: float, steps: int
+) -> RdpCurve:
+    """RDP of `steps` Poisson-sampled steps at `orders`, which are 2, 3, …, n; `log_excess` is (n − 1,).
+
+    Each step costs log(Σ_j weight_j·(1 + excess_j))/(λ − 1), where weight_j is the probability that j of λ draws are
+    hits at rate q, and excess_j is 0 for j < 2. Binomial weights sum to 1, so the sum is 1 + Σ_{j≥2} weight_j·excess_j.
+    All terms are positive: nothing cancels. Rounded outward: at least the exact value, at most 1 + 1e-9 times it.
+    """
+    return RdpCurve(orders=orders, rdp=steps * _step_rdp(orders, log_excess, sampling_rate) * (1 + _OUTWARD))
 
 
 def epsilon_spent(
@@ -210,22 +222,25 @@ def _is_admissible(orders: NDArray[Any], r: float, alpha: float, bound: Bound) -
     return gap > 0 if bound == "lemma9" else gap >= LEAST_GAP * alpha
 
 
-def _step_rdp(orders: NDArray[np.int64], draw: NDArray[np.float64], q: float) -> NDArray[np.float64]:
-    """RDP of one Poisson-sampled step at the orders 2, 3, …, n (Theorem 10, without T), from that of one draw.
-
-    Binomial weights sum to 1, so the sum inside Theorem 10's logarithm is 1 + Σ_{j≥2} weight_j·excess_j with
-    excess_j = c_j·e^((j−1)·ε_M(j)) − 1, c_2 = 1 and c_j = 3 beyond. All terms are positive: nothing cancels.
-    """
+def _step_rdp(orders: NDArray[np.int64], log_excess: NDArray[np.float64], q: float) -> NDArray[np.float64]:
     hits, misses = orders, np.arange(orders.size)
-    log_hits = _log_excess(hits, draw) + xlogy(hits, q) - gammaln(hits + 1)
+    log_hits = log_excess + xlogy(hits, q) - gammaln(hits + 1)
     log_misses = xlog1py(misses, -q) - gammaln(misses + 1)
-    log_sums = [np.logaddexp.reduce(log_hits[: n + 1] + log_misses[n::-1]) for n in misses]
+    log_sums = [_log_sum(log_hits[: n + 1] + log_misses[n::-1]) for n in misses]
     # The floor keeps a loss that underflows from being reported as none.
     return np.logaddexp(0, gammaln(orders + 1) + log_sums).clip(min=_TINY) / (orders - 1)
 
 
+def _log_sum(logs: NDArray[np.float64]) -> float:
+    """log Σ exp(logs), without overflow."""
+    greatest = logs.max()
+    if greatest == -np.inf:
+        return greatest
+    return greatest + np.log(np.exp(logs - greatest).sum())
+
+
 def _log_excess(orders: NDArray[np.int64], draw: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log(c·e^a − 1) = a + log((c − 1) − (e^(−a) − 1)) with a = (j−1)·ε_M(j)."""
+    """log(c·e^a − 1) = a + log((c − 1) − (e^(−a) − 1)) with a = (j−1)·ε_M(j), c_2 = 1 and c_j = 3 beyond."""
     exponents = ((orders - 1) * draw).clip(min=_TINY)
     return exponents + np.log(np.where(orders == 2, 0, 2) - np.expm1(-exponents))
 

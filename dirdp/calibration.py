@@ -43,24 +43,24 @@ _EXACT_LADDER = (log1p(-LEAST_GAP * (1 + 1e-6)), *_LADDER)
 
 
 class BudgetError(ValueError):
-    """The budget `epsilon` needs r < α/1000, where nothing learns; `floor` is the least usable budget.
+    """The budget `epsilon` is below `floor`, the least usable one; `reason` says what it would need.
 
-    >>> str(BudgetError(epsilon=4, floor=6.08197))
-    'epsilon = 4 is below the least usable budget 6.082: it would need r < alpha/1000, unusable by a rule of \
-this product, not by a theorem; a smaller sampling_rate, fewer steps or a larger epsilon helps'
+    >>> str(BudgetError(epsilon=4, floor=6.08197, reason="it would need r < alpha/1000"))
+    'epsilon = 4 is below the least usable budget 6.082: it would need r < alpha/1000; a smaller sampling_rate, \
+fewer steps or a larger epsilon helps'
     """
 
-    def __init__(self, *, epsilon: float, floor: float) -> None:
+    def __init__(self, *, epsilon: float, floor: float, reason: str) -> None:
         super().__init__(
-            f"epsilon = {epsilon:.12g} is below the least usable budget {_round_up(floor):.12g}: it would "
-            "need r < alpha/1000, unusable by a rule of this product, not by a theorem; a smaller "
-            "sampling_rate, fewer steps or a larger epsilon helps"
+            f"epsilon = {epsilon:.12g} is below the least usable budget {_round_up(floor):.12g}: {reason}; "
+            "a smaller sampling_rate, fewer steps or a larger epsilon helps"
         )
         self.epsilon = epsilon
         self.floor = floor
+        self.reason = reason
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), epsilon=self.epsilon, floor=self.floor), ()
+        return partial(type(self), epsilon=self.epsilon, floor=self.floor, reason=self.reason), ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,11 @@ def _calibrate(
     ladder = _LADDER if bound == "lemma9" else _EXACT_LADDER
     safe = next((place for place, rung in enumerate(ladder) if overrun(rung) <= 0), None)
     if safe is None:
-        raise BudgetError(epsilon=epsilon, floor=_budget_floor(delta, alpha, sampling_rate, steps, bound))
+        raise BudgetError(
+            epsilon=epsilon,
+            floor=_budget_floor(delta, alpha, sampling_rate, steps, bound),
+            reason="it would need r < alpha/1000, unusable by a rule of this product, not by a theorem",
+        )
     log_ratio = lower = ladder[safe]
     if safe > 0:
         log_ratio, step = brentq(overrun, lower, ladder[safe - 1], xtol=1e-14, maxiter=1000), 1e-15

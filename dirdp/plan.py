@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from dirdp import _validate, datasets, methods, models
 from dirdp._frozen import Frozen
 from dirdp.accounting import Bound
+from dirdp.methods.options import DpSgdOptions, GaussianFeaturesOptions, TemperedSigmoidOptions
 from dirdp.schedule import Schedule
 
 __all__ = ["Audit", "Optimizer", "Schedule", "TrainingPlan", "Validation"]
@@ -62,7 +63,7 @@ class Audit(Frozen):
 
     kind: Literal["one_run"] = "one_run"
     canaries: Annotated[int, Field(gt=0)]
-    canary: Literal["mislabelled", "noise", "unique_coordinate"] = "mislabelled"
+    canary: Literal["mislabelled", "noise", "unique_coordinate"] = "noise"
     guesses: Annotated[int, Field(gt=0)] | None = None
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
 
@@ -91,8 +92,10 @@ class TrainingPlan(Frozen):
     being the number of records trained on. `epsilon=inf` means no mechanism. `bound="exact"` accounts for a Dirichlet
     draw by its exact worst case in the place of Lemma 9, which lets r* be larger. `reports` is the number of evenly
     spaced evaluations. Both rates are what `schedule` starts from. `norm="group"` puts GroupNorm in the place of the
-    model's BatchNorm. `audit` puts canaries among the records, which makes it a training on other data. Files that are
-    not the published ones are read only with `allow_unofficial`.
+    model's BatchNorm. `weight_ema` above 0 evaluates an exponential average of the weights with that decay. `audit`
+    puts canaries among the records, which makes it a training on other data. Files that are not the published ones are
+    read only with `allow_unofficial`. `dpsgd`, `tempered_sigmoid` and `gaussian_features` are options of those methods;
+    a method may have defaults of its own for other fields, too.
 
     `randomness="research"` draws everything from `seed`: reproducible, and not for release, since whoever knows the
     seed can recompute the noise. `"secure"` draws masks and noise from the operating system's entropy; a seed is
@@ -102,7 +105,7 @@ class TrainingPlan(Frozen):
 
     >>> plan = TrainingPlan(dataset="digits", model="mlp", epsilon=1, sampling_rate=16/1437, steps=1500, lr=0.1)
     >>> plan.trial_id
-    'db4d4c329c3d'
+    'a538feee584b'
     """
 
     dataset: str
@@ -115,12 +118,16 @@ class TrainingPlan(Frozen):
     bound: Bound = "lemma9"
     sampling_rate: Annotated[float, Field(gt=0, le=1)]
     steps: Annotated[int, Field(gt=0)]
+    dpsgd: DpSgdOptions | None = None
+    tempered_sigmoid: TemperedSigmoidOptions | None = None
+    gaussian_features: GaussianFeaturesOptions | None = None
     lr: _Rate | None = None
     effective_lr: _Rate | None = None
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     augmentation: Literal["none", "crop-flip"] = "none"
     normalize: Literal["batch", "expected"] = "batch"
+    weight_ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     validation: Validation | None = None
     audit: Audit | None = None
     reports: Annotated[int, Field(gt=0)] = 20
@@ -132,10 +139,10 @@ class TrainingPlan(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_epochs_and_batches(cls, fields: Any) -> Any:
+    def _complete(cls, fields: Any) -> Any:
         if not isinstance(fields, dict):
             return fields
-        fields = dict(fields)
+        fields = {**methods.defaults(fields.get("method", "dirichlet")), **fields}
         if "expected_batch_size" in fields:
             size = _validate.real("expected_batch_size", fields.pop("expected_batch_size"), above=0)
             if "sampling_rate" in fields:
@@ -177,8 +184,6 @@ class TrainingPlan(Frozen):
     def _consistent(self) -> TrainingPlan:
         if (self.lr is None) == (self.effective_lr is None):
             raise ValueError(f"give exactly one of lr and effective_lr, got {self.lr} and {self.effective_lr}")
-        if self.method == "nonprivate" and not math.isinf(self.epsilon):
-            raise ValueError(f"method nonprivate has epsilon=inf, got epsilon={self.epsilon}")
         if self.bound != "lemma9" and self.method != "dirichlet":
             raise ValueError(f"bound={self.bound} is for method dirichlet, got method={self.method}")
         if self.randomness == "secure" and self.seed is not None:
@@ -208,6 +213,7 @@ class TrainingPlan(Frozen):
                 f"delta={self.delta} is not below 1/n = {1 / self.training_size:.3g}, which would let a whole record "
                 "be published; choose a smaller delta or say allow_large_delta: true"
             )
+        methods.check(self)
         return self
 
     @property

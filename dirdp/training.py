@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from dirdp import datasets, methods, models
 from dirdp.audit.canaries import OneRun, OneRunResult
@@ -36,9 +37,10 @@ class Report:
     `epoch` is step·q, the expected number of passes. Accuracies are in [0, 1]; `train_loss` is the mean of the
     minibatch losses since the last report. Accuracies and loss are None where there is none: no validation set, no
     non-empty minibatch, or a diverged network. `epsilon_spent` is what the plan's method claims for the steps so
-    far, `effective_learning_rate` is γκ at s_y = 0.9 (eq. 6), with the γ of the step just made. `end_reason` is
-    "completed" or "diverged" in the last report and None before. `audit_epsilon_lower` is the lower bound on ε that the
-    plan's audit found, with `audit_correct` right guesses; it comes with the report of a completed training.
+    far, `effective_learning_rate` is γκ at s_y = 0.9 (eq. 6), with the γ of the step just made, or None where the
+    method has no κ. `end_reason` is "completed" or "diverged" in the last report and None before.
+    `audit_epsilon_lower` is the lower bound on ε that the plan's audit found, with `audit_correct` right guesses; it
+    comes with the report of a completed training.
     """
 
     step: int
@@ -48,7 +50,7 @@ class Report:
     test_accuracy: float | None
     validation_accuracy: float | None
     epsilon_spent: float
-    effective_learning_rate: float
+    effective_learning_rate: float | None
     steps_per_second: float
     end_reason: str | None = None
     audit_epsilon_lower: float | None = None
@@ -126,17 +128,19 @@ class Training(Iterator[Report]):
         # PyTorch initialises networks and draws dropout from its global generators: they get a state of their own.
         self._global_state = _seeded_global_state(plan, self._device)
         with self._own_process_state():
-            self.model = models.build(
+            network = models.build(
                 plan.model,
                 in_channels=data.info.channels,
                 image_size=data.info.image_size,
                 classes=data.info.classes,
                 norm=plan.norm,
-            ).to(self._device)
+            )
+        self.model = self.method.prepare(network).to(self._device)
         if self._audit:
             self._audit.watch(self.model)
         # Channels last halves the time of a convolution on the CPU, and suits tensor cores.
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._average = _average(self.model, decay=plan.weight_ema) if plan.weight_ema else None
         self._optimizer = _optimizer(plan, self.model, learning_rate=self.method.learning_rate)
 
     def __next__(self) -> Report:
@@ -148,33 +152,37 @@ class Training(Iterator[Report]):
 
     def _advance(self, until: int) -> Report:
         started, first = time.perf_counter(), self.step
-        loss_sum, updates = torch.zeros((), dtype=torch.float64, device=self._device), 0
+        loss_sum, losses = torch.zeros((), dtype=torch.float64, device=self._device), 0
         self.model.train()
         while self.step < until:
             self._set_learning_rate()
-            images, labels = self._train.batch(self._sampler.draw(), self._augment)
+            records = self._sampler.draw().repeat_interleave(self.method.views)
+            images, labels = self._train.batch(records, self._augment)
             self._optimizer.zero_grad(set_to_none=True)
             with _single_record_rule(self.model, len(labels)):
                 loss = self.method.backward(self.model, images, labels, noise=self._streams["noise"])
+            self._optimizer.step()
+            if self._average:
+                self._average.update_parameters(self.model)
             if loss is not None:
-                self._optimizer.step()
                 loss_sum += loss
-                updates += 1
+                losses += 1
             self.step += 1
         diverged = not (math.isfinite(loss_sum.item()) and _is_finite(self.model))  # waits for the device
         steps_per_second = (self.step - first) / (time.perf_counter() - started)
 
         if diverged or self.step == self.plan.steps:
             self.end_reason = "diverged" if diverged else "completed"
+        evaluated = self._average or self.model
         return Report(
             step=self.step,
             steps=self.plan.steps,
             epoch=self.step * self.plan.sampling_rate,
-            train_loss=loss_sum.item() / updates if updates and not diverged else None,
-            test_accuracy=None if diverged else _accuracy(self.model, self._test),
-            validation_accuracy=_accuracy(self.model, self._validation) if self._validation and not diverged else None,
+            train_loss=loss_sum.item() / losses if losses and not diverged else None,
+            test_accuracy=None if diverged else _accuracy(evaluated, self._test),
+            validation_accuracy=_accuracy(evaluated, self._validation) if self._validation and not diverged else None,
             epsilon_spent=self.method.epsilon_spent(self.step),
-            effective_learning_rate=self._learning_rate(self.step - 1) * self.method.attenuation,
+            effective_learning_rate=self.method.effective(self._learning_rate(self.step - 1)),
             steps_per_second=steps_per_second,
             end_reason=self.end_reason,
             **self._audited(),
@@ -215,7 +223,9 @@ class Training(Iterator[Report]):
             group["lr"] = self._learning_rate(self.step)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the training depends on, for `torch.save`: weights, optimiser, streams, step, r*.
+        """All that the rest of the training depends on, for `torch.save`.
+
+        Weights and their average, optimiser, streams, step, and what was calibrated.
 
         A copy: what is trained afterwards does not change it.
         """
@@ -223,8 +233,9 @@ class Training(Iterator[Report]):
             "trial_id": self.plan.trial_id,
             "step": self.step,
             "end_reason": self.end_reason,
-            "r": self.method.r,
+            "calibrated": dict(self.method.calibrated),
             "model": self.model.state_dict(),
+            "average": self._average and self._average.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "streams": {name: source.state_dict() for name, source in self._streams.items()},
             "global": self._global_state,
@@ -237,11 +248,13 @@ class Training(Iterator[Report]):
 
         Raises `ValueError` if the state belongs to another plan or another calibration.
         """
-        for name, mine in (("trial_id", self.plan.trial_id), ("r", self.method.r)):
+        for name, mine in (("trial_id", self.plan.trial_id), ("calibrated", dict(self.method.calibrated))):
             if state[name] != mine:
                 raise ValueError(f"the state is of {name}={state[name]}, this training has {name}={mine}")
         self.step, self.end_reason = state["step"], state["end_reason"]
         self.model.load_state_dict(state["model"])
+        if self._average:
+            self._average.load_state_dict(state["average"])
         self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # which would otherwise train in it
         for name, source in self._streams.items():
             source.load_state_dict(state["streams"][name])
@@ -324,6 +337,16 @@ def _optimizer(plan: TrainingPlan, model: nn.Module, *, learning_rate: float) ->
         )
     optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[rule.name]
     return optimizer(model.parameters(), lr=learning_rate, weight_decay=rule.weight_decay)
+
+
+def _average(model: nn.Module, *, decay: float) -> AveragedModel:
+    """A running average of weights and buffers; its decay rises as (1 + t)/(10 + t) at first (De et al. 2022)."""
+
+    def average(mean: Tensor, value: Tensor, updates: Tensor | int) -> Tensor:
+        keep = torch.clamp((1 + torch.as_tensor(updates)) / (10 + torch.as_tensor(updates)), max=decay)
+        return mean + (1 - keep) * (value - mean)
+
+    return AveragedModel(model, avg_fn=average, use_buffers=True)
 
 
 @contextmanager

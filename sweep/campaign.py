@@ -49,12 +49,12 @@ def run_trial(
 def _info(method: Method) -> dict[str, Any]:
     return {
         "claim": method.guarantee.name,
-        "r": method.r,
+        **method.calibrated,
         "epsilon": method.epsilon,
         "order": method.order,
         "attenuation": method.attenuation,
         "learning_rate": method.learning_rate,
-        "effective_learning_rate": method.learning_rate * method.attenuation,
+        "effective_learning_rate": method.effective(method.learning_rate),
         "host": socket.gethostname(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -12,35 +12,42 @@ from dirdp import BudgetError, attenuation, budget_floor, calibrate
 from dirdp.accounting import Bound
 from dirdp.theory import expected_loss, loss_variance
 from sweep.planning import Plan, Point
-from sweep.words import cell, round_up
+from sweep.words import SYMBOLS, cell, round_up, varying
 
 __all__ = ["calibration_row", "calibration_table", "plan_table", "plan_totals"]
 
-_FIXED = ("α", "γ", "γ_eff", "r*", "κ", "floor", "steps", "seeds", "")
+_SHOWN = {"alpha", "lr", "effective_lr", "steps", "seed", "repeat"}  # in columns of their own, or not at all
 
 
 def plan_table(plan: Plan) -> Table:
     """One row for each point: what varies, its calibration, and whether its budget is feasible."""
-    shown = {"alpha", "lr", "effective_lr", "steps", "seed", "repeat"}
-    plans = [point.trials[0].plan.model_dump() for point in plan.points]
-    varied = [key for key in plans[0] if key not in shown and len({repr(fields[key]) for fields in plans}) > 1]
+    plans = [_flat(point.trials[0].plan.model_dump()) for point in plan.points]
+    varied = [key for key in varying(plans) if key not in _SHOWN]
+    calibrated = list(dict.fromkeys(name for point in plan.points if point.method for name in point.method.calibrated))
     table = Table(title=escape(plan.sweep.title), box=None)
-    for name in (*varied, *_FIXED):
+    symbols = (SYMBOLS.get(name, name) for name in calibrated)
+    for name in (*varied, "α", "γ", "γ_eff", *symbols, "κ", "floor", "steps", "seeds", ""):
         table.add_column(name, justify="right")
     for fields, point in zip(plans, plan.points, strict=True):
-        table.add_row(*(cell(fields[key]) for key in varied), *_point_cells(point))
+        table.add_row(*(cell(fields.get(key)) for key in varied), *_point_cells(point, calibrated))
     return table
 
 
-def _point_cells(point: Point) -> list[str]:
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """A plan's fields, those of its parts under dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        flat |= {f"{key}.{part}": entry for part, entry in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def _point_cells(point: Point, calibrated: list[str]) -> list[str]:
     plan, method = point.trials[0].plan, point.method
-    calibrated = (
-        [method.learning_rate, method.learning_rate * method.attenuation, method.r, method.attenuation]
-        if method
-        else [plan.lr, plan.effective_lr, None, None]
-    )
+    rates = [method.learning_rate, method.effective(method.learning_rate)] if method else [plan.lr, plan.effective_lr]
     return [
-        *(cell(value) for value in (plan.alpha, *calibrated)),
+        *(cell(value) for value in (plan.alpha, *rates)),
+        *(cell(method and method.calibrated.get(name)) for name in calibrated),
+        cell(method and method.attenuation),
         round_up(point.floor),
         str(plan.steps),
         str(len(point.trials)),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dirdp import BudgetError, budget_floor, methods
+from dirdp import BudgetError, methods
 from dirdp.accounting import compose
 from dirdp.methods.base import Method
 from sweep.expand import Trial, expand
@@ -19,7 +19,7 @@ __all__ = ["Plan", "Point", "plan"]
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the search space with its seeds; `method` is None where the budget has no usable r*."""
+    """One point of the search space with its seeds; `method` is None where the budget is below its floor."""
 
     trials: tuple[Trial, ...]
     method: Method | None
@@ -32,11 +32,8 @@ class Point:
 
     @cached_property
     def floor(self) -> float:
-        """The least ε with a usable r* at this point's α, q, T and δ; 0 where there is no mechanism."""
-        p = self.trials[0].plan
-        if math.isinf(p.epsilon):
-            return 0.0
-        return budget_floor(delta=p.delta, alpha=p.alpha, sampling_rate=p.sampling_rate, steps=p.steps, bound=p.bound)
+        """The least ε that this point's method can be calibrated to; 0 where there is no mechanism."""
+        return methods.floor(self.trials[0].plan)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from dirdp import datasets
-from dirdp.plan import TrainingPlan
 from sweep.campaign import Campaign, run_trial
 from sweep.expand import Trial
 from sweep.live import LiveView
@@ -24,6 +23,7 @@ from sweep.results import Results
 from sweep.spec import Resources
 from sweep.store import Record, Store, StoreError
 from sweep.tracking import Tracker, default_uri
+from sweep.words import varying
 
 __all__ = ["Outcome", "RunOptions", "run"]
 
@@ -171,11 +171,7 @@ def _first_line(campaign: Campaign, plan: Plan) -> str:
 def _labels(trials: list[Trial]) -> dict[str, str]:
     """A short name for each trial: what varies in the sweep, and the seed."""
     fields = {trial.id: trial.plan.model_dump() for trial in trials}
-    varied = [
-        key
-        for key in TrainingPlan.model_fields
-        if key not in ("seed", "repeat") and len({repr(plan[key]) for plan in fields.values()}) > 1
-    ]
+    varied = [key for key in varying(list(fields.values())) if key not in ("seed", "repeat")]
     return {
         trial.id: " ".join([*(f"{key}={_short(fields[trial.id][key])}" for key in varied), f"seed={trial.replicate}"])
         for trial in trials
@@ -230,7 +226,7 @@ class _MlflowListener:
         self._colors = alpha_colors({trial.plan.alpha for trial in plan.trials})
 
     def started(self, trial: Trial, info: Mapping[str, Any]) -> None:
-        calibrated = {"r_star": info.get("r"), "attenuation": info.get("attenuation")}
+        calibrated = {"r_star": info.get("r")} | {key: info.get(key) for key in ("noise_multiplier", "attenuation")}
         tags = {"mlflow.runColor": self._colors[trial.plan.alpha], "sweep.point_id": trial.point_id}
         tags |= {
             f"sweep.{key}": str(info[key]) for key in ("claim", "device", "threads", "torch", "data") if key in info
@@ -259,6 +255,7 @@ def _final_metrics(record: Record) -> dict[str, float | None]:
     rates = {key: record.info.get(key) for key in ("learning_rate", "effective_learning_rate")}
     return {
         "r_star": record.info.get("r"),
+        "noise_multiplier": record.info.get("noise_multiplier"),
         "attenuation": record.info.get("attenuation"),
         "effective_learning_rate": rates["effective_learning_rate"],
         "final_accuracy": last.get("test_accuracy"),

@@ -26,9 +26,10 @@ class StoreError(OSError):
 class Record:
     """All that is known of one trial.
 
-    `plan` holds the fields of its `TrainingPlan`; `info` what the calibration gave (r, epsilon, order, attenuation,
-    learning_rate, effective_learning_rate, claim) and where it ran; `reports` the fields of `dirdp.training.Report`
-    in order of step; `end_reason` is None while it runs, and `message` says why it is infeasible or failed.
+    `plan` holds the fields of its `TrainingPlan`; `info` what the calibration gave (r or noise_multiplier, epsilon,
+    order, attenuation, learning_rate, effective_learning_rate, claim) and where it ran; `reports` the fields of
+    `dirdp.training.Report` in order of step; `end_reason` is None while it runs, and `message` says why it is
+    infeasible or failed.
     """
 
     trial_id: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
+from typing import Any
 
 import pandas as pd
 
@@ -22,6 +24,8 @@ SYMBOLS = {
     "effective_learning_rate": "γ_eff",
     "effective_lr": "γ_eff",
     "r_star": "r*",
+    "r": "r*",
+    "noise_multiplier": "σ",
     "epsilon": "ε",
     "delta": "δ",
     "sampling_rate": "q",
@@ -43,6 +47,19 @@ def point_cells(point: pd.Series) -> list[str]:
         cell(point["steps"]),
         round_up(point["epsilon_spent"]),
     ]
+
+
+def varying(plans: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which plans differ, without what differs only because their methods do.
+
+    >>> plans = [{"method": "dpsgd", "norm": "group", "lr": lr} for lr in (0.1, 1)]
+    >>> varying([*plans, {"method": "dirichlet", "norm": "batch", "lr": 1}])
+    ['method', 'lr']
+    """
+    keys = dict.fromkeys(key for plan in plans for key in plan)
+    taken = {key: {(repr(plan.get("method")), repr(plan.get(key))) for plan in plans} for key in keys}
+    methods = len(taken.get("method", {0}))
+    return [key for key in keys if len(taken[key]) > (1 if key == "method" else methods)]
 
 
 def setting_cell(point: pd.Series, name: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dirdp.calibration import calibrate
+from dirdp.calibration import budget_floor, calibrate
 from dirdp.methods.base import Guarantee, Method
 from dirdp.plan import TrainingPlan
+from dirdp.theory import TYPICAL_S_Y, attenuation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +46,7 @@ class Dirichlet(Method):
     )
 
     def __init__(self, plan: TrainingPlan):
+        super().__init__(plan)
         calibration = calibrate(
             epsilon=plan.epsilon,
             delta=plan.delta,
@@ -55,20 +57,28 @@ class Dirichlet(Method):
         )
         self._calibration = calibration
         self.r, self.epsilon, self.order = calibration.r, calibration.epsilon, calibration.order
+        self.calibrated = {"r": self.r}
+        self.attenuation = float(attenuation(s_y=TYPICAL_S_Y, r=self.r, alpha=plan.alpha))
         if plan.bound == "exact":
             self.guarantee = replace(self.guarantee, theorem=f"{self.guarantee.theorem}, {_WITH_EXACT}")
-        super().__init__(plan)
+
+    @classmethod
+    def floor(cls, plan: TrainingPlan) -> float:
+        """The least ε with a usable r*."""
+        return budget_floor(
+            delta=plan.delta,
+            alpha=plan.alpha,
+            sampling_rate=plan.sampling_rate,
+            steps=plan.steps,
+            bound=plan.bound,
+        )
+
+    def rdp(self, steps: int) -> RdpCurve:
+        """Theorem 10's Rényi curve of `steps` steps."""
+        return self._calibration.curve(steps)
 
     def losses(self, logits: Tensor, labels: Tensor, *, noise: Stream) -> Tensor:
         """−log p̃_y (B,) with p̃ ~ Dir(r·softmax(logits) + α)."""
         from dirdp.mechanism import dirichlet_nll  # torch comes with the training, not with the plan
 
         return dirichlet_nll(logits, labels, r=self.r, alpha=self.plan.alpha, stream=noise)
-
-    def epsilon_spent(self, steps: int) -> float:
-        """Nominal ε (Theorem 10) at the plan's δ after `steps` steps."""
-        return self.rdp(steps).epsilon(self.plan.delta).epsilon
-
-    def rdp(self, steps: int) -> RdpCurve:
-        """Theorem 10's Rényi curve of `steps` steps."""
-        return self._calibration.curve(steps)

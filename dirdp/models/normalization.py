@@ -22,6 +22,15 @@ def use_group_norm(network: nn.Module) -> nn.Module:
     return network
 
 
+def batch_norms(network: nn.Module) -> list[str]:
+    """Names of the BatchNorm layers inside `network`.
+
+    >>> batch_norms(nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)))
+    ['1']
+    """
+    return [name for name, layer in network.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
 def groups(channels: int) -> int:
     """The most groups, 32 at most, that divide `channels` and hold two or more: one value alone has no variance.
 

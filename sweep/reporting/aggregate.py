@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dirdp.plan import Audit
+from sweep.words import varying
+
 if TYPE_CHECKING:
     from sweep.store import Record
 
@@ -32,6 +35,7 @@ TRIAL_COLUMNS = {
     "learning_rate": "float64",
     "effective_learning_rate": "float64",
     "r_star": "float64",
+    "noise_multiplier": "float64",
     "attenuation": "float64",
     "epsilon_spent": "float64",
     "train_loss": "float64",
@@ -41,6 +45,9 @@ TRIAL_COLUMNS = {
     "rung_accuracy": "float64",
     "audit_epsilon_lower": "float64",
     "audit_correct": "Int64",
+    "audit_guesses": "Int64",
+    "audit_canaries": "Int64",
+    "audit_confidence": "float64",
     "variant": "object",
 }
 
@@ -57,6 +64,7 @@ POINT_COLUMNS = {
     "learning_rate": "float64",
     "effective_learning_rate": "float64",
     "r_star": "float64",
+    "noise_multiplier": "float64",
     "attenuation": "float64",
     "n": "Int64",
     "n_expected": "Int64",
@@ -85,11 +93,12 @@ def trials_frame(records: Sequence[Record], *, rung: float | None) -> pd.DataFra
 
     ``trial_id, point_id, seed``; ``end_reason`` (missing: still running); ``dataset, model, method``; the
     asked-for ``epsilon`` (``inf``: no mechanism) and ``delta``; ``alpha``; ``sampling_rate`` q; ``steps`` T
-    and ``steps_done``; ``learning_rate`` γ and ``effective_learning_rate`` γκ at s_y = 0.9; ``r_star``;
-    ``attenuation`` κ; then of the last report ``epsilon_spent`` (nominal, of this trial alone),
-    ``train_loss`` in nats, ``validation_accuracy`` and ``test_accuracy``; ``rung_step`` and
-    ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``audit_epsilon_lower`` and
-    ``audit_correct``, what the plan's audit found; ``variant``, an audit and all else in which the plans of these
+    and ``steps_done``; ``learning_rate`` γ and ``effective_learning_rate`` γκ at s_y = 0.9; ``r_star``,
+    ``noise_multiplier`` σ and ``attenuation`` κ; then of the last report ``epsilon_spent`` (nominal, of this trial
+    alone), ``train_loss`` in nats, ``validation_accuracy`` and ``test_accuracy``; ``rung_step`` and
+    ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``audit_epsilon_lower``, what the
+    plan's audit found at ``audit_confidence``, with ``audit_correct`` of ``audit_guesses`` right guesses about
+    ``audit_canaries`` canaries; ``variant``, an audit and all else in which the plans of these
     records differ, empty where they do not. Accuracies are fractions from 0 to 1.
     What a trial does not have is missing (NaN).
 
@@ -138,6 +147,7 @@ def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any
     plan, info = record.plan, record.info
     last = record.reports[-1] if record.reports else {}
     reached = _first_at(record.reports, rung)
+    audit = Audit(**plan[_AUDIT]) if plan.get(_AUDIT) else None
     return {
         "trial_id": record.trial_id,
         "point_id": record.point_id,
@@ -155,6 +165,7 @@ def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any
         "learning_rate": _number(_either(info.get("learning_rate"), plan.get("lr"))),
         "effective_learning_rate": _number(_either(info.get("effective_learning_rate"), plan.get("effective_lr"))),
         "r_star": _number(info.get("r")),
+        "noise_multiplier": _number(info.get("noise_multiplier")),
         "attenuation": _number(info.get("attenuation")),
         "epsilon_spent": _number(last.get("epsilon_spent")),
         "train_loss": _number(last.get("train_loss")),
@@ -164,6 +175,9 @@ def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any
         "rung_accuracy": _number(reached.get("test_accuracy")),
         "audit_epsilon_lower": _number(last.get("audit_epsilon_lower")),
         "audit_correct": last.get("audit_correct"),
+        "audit_guesses": audit.number_of_guesses if audit else None,
+        "audit_canaries": audit.canaries if audit else None,
+        "audit_confidence": audit.confidence if audit else math.nan,
         "variant": variant,
     }
 
@@ -205,17 +219,15 @@ def _first_at(reports: Sequence[dict[str, Any]], rung: float | None) -> dict[str
 
 
 def _variants(plans: Sequence[dict[str, Any]]) -> list[str]:
-    """For each plan the fields without a column of their own in which the plans differ: ``optimizer="adam"``.
-
-    An audit is always among them, since it means training on other data.
-    """
+    """For each plan the fields without a column of their own in which the plans of a method differ:
+    ``optimizer="adam"``. An audit is always among them, since it means training on other data."""
     texts = [
         {key: _compact(value) for key, value in plan.items() if key not in _TOLD and not (key == _AUDIT and not value)}
         for plan in plans
     ]
-    keys = sorted({key for text in texts for key in text})
-    varying = [key for key in keys if len({text.get(key) for text in texts}) > 1 or key == _AUDIT]
-    return [", ".join(f"{key}={text[key]}" for key in varying if key in text) for text in texts]
+    told = [text | {"method": plan.get("method")} for text, plan in zip(texts, plans, strict=True)]
+    varied = sorted({*varying(told), _AUDIT} - {"method"})
+    return [", ".join(f"{key}={text[key]}" for key in varied if key in text) for text in texts]
 
 
 def _compact(value: Any) -> str:

@@ -82,6 +82,32 @@ def scaling(*, budget, alpha, delta, q, steps, digits=14, bound="lemma9"):
     return low * mpf(alpha)
 
 
+def gaussian_rdp(order, *, noise_multiplier, q, steps):
+    """Mironov, Talwar and Zhang 2019, Section 3.3, at an integer order: the binomial sum, not rearranged."""
+    q, variance = mpf(q), mpf(noise_multiplier) ** 2
+    total = sum(
+        comb(order, k) * (1 - q) ** (order - k) * q**k * exp((k * k - k) / (2 * variance)) for k in range(order + 1)
+    )
+    return mpf(steps) / (order - 1) * log(total)
+
+
+def gaussian_rdp_by_integration(order, *, noise_multiplier, q):
+    """The Rényi divergences of (1 − q)·N(0, σ²) + q·N(1, σ²) from N(0, σ²) and back, as integrals: the greater."""
+    q, variance = mpf(q), mpf(noise_multiplier) ** 2
+
+    def density(x):
+        return exp(-(x**2) / (2 * variance)) / mp.sqrt(2 * mp.pi * variance)
+
+    def ratio(x):
+        return 1 - q + q * exp((2 * x - 1) / (2 * variance))
+
+    reach = 12 * mp.sqrt(variance) + order
+    points = [-reach, -reach / 2, 0, 1, mpf(order) / 2, order, reach]
+    with mp.workdps(20):
+        moments = [mp.quad(lambda x, p=power: density(x) * ratio(x) ** p, points) for power in (order, 1 - order)]
+    return max(log(moment) / (order - 1) for moment in moments)
+
+
 def attenuation(*, s_y, r, alpha):
     """κ of eq. (3)."""
     return mpf(r) * mpf(s_y) * psi(1, mpf(r) * mpf(s_y) + mpf(alpha))

@@ -211,15 +211,17 @@ def test_a_budget_below_the_floor_is_one_clear_line():
 
 @pytest.mark.parametrize("clone", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy])
 def test_budget_errors_survive_copying(clone):
-    error = BudgetError(epsilon=4.0, floor=6.08197)
+    error = BudgetError(epsilon=4.0, floor=6.08197, reason="it would need more")
     twin = clone(error)
     assert isinstance(twin, BudgetError)
-    assert (twin.epsilon, twin.floor, str(twin)) == (4.0, 6.08197, str(error))
+    assert (twin.epsilon, twin.floor, twin.reason, str(twin)) == (4.0, 6.08197, "it would need more", str(error))
 
 
 @pytest.mark.parametrize("floor", [6.08197, 0.46570436724457, 123456.7, 1e-7])
 def test_the_printed_floor_is_itself_enough(floor):
-    printed = str(BudgetError(epsilon=floor / 2, floor=floor)).split("least usable budget ")[1].split(":")[0]
+    printed = (
+        str(BudgetError(epsilon=floor / 2, floor=floor, reason="no")).split("least usable budget ")[1].split(":")[0]
+    )
     assert floor <= float(printed) <= floor * 1.001
 
 

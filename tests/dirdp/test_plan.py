@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from dirdp import TrainingPlan
+from dirdp.methods import options
 from dirdp.plan import Audit, Optimizer, Schedule, Validation
 
 N = 1437
@@ -75,10 +76,36 @@ OTHERS = {
     "bound": {"bound": "lemma9"},
     "audit": {"audit": None},
     "audit.canaries": {"audit": FULL["audit"] | {"canaries": 20}},
-    "audit.canary": {"audit": FULL["audit"] | {"canary": "noise"}},
+    "audit.canary": {"audit": FULL["audit"] | {"canary": "mislabelled"}},
     "audit.guesses": {"audit": FULL["audit"] | {"guesses": 4}},
     "audit.confidence": {"audit": FULL["audit"] | {"confidence": 0.9}},
+    "weight_ema": {"weight_ema": 0.99},
 }
+# The options of a method need its method; each is told from the first.
+OPTIONS = {
+    "dpsgd": {"method": "dpsgd", "bound": "lemma9"},
+    "dpsgd.clipping_norm": {"method": "dpsgd", "bound": "lemma9", "dpsgd": {"clipping_norm": 0.5}},
+    "dpsgd.augmentation_multiplicity": {
+        "method": "dpsgd",
+        "bound": "lemma9",
+        "dpsgd": {"augmentation_multiplicity": 4},
+    },
+    "tempered_sigmoid": {"method": "tempered_sigmoid", "bound": "lemma9"},
+    "tempered_sigmoid.scale": {"method": "tempered_sigmoid", "bound": "lemma9", "tempered_sigmoid": {"scale": 1}},
+    "tempered_sigmoid.temperature": {
+        "method": "tempered_sigmoid",
+        "bound": "lemma9",
+        "tempered_sigmoid": {"temperature": 1},
+    },
+    "tempered_sigmoid.offset": {"method": "tempered_sigmoid", "bound": "lemma9", "tempered_sigmoid": {"offset": 0}},
+    "gaussian_features": {"method": "gaussian_features", "bound": "lemma9"},
+    "gaussian_features.clipping_norm": {
+        "method": "gaussian_features",
+        "bound": "lemma9",
+        "gaussian_features": {"clipping_norm": 2},
+    },
+}
+OTHERS |= OPTIONS
 
 
 def plan_of(**changes):
@@ -104,18 +131,20 @@ def test_identities_are_pinned():
     content = (
         '{"allow_large_delta": false, "allow_unofficial": false, "alpha": 3.0, '
         '"audit": null, "augmentation": "none", "bound": "lemma9", '
-        '"dataset": "digits", "delta": 1e-05, "effective_lr": null, "epsilon": 1.0, "lr": 0.1, "method": "dirichlet", '
-        '"model": "mlp", "norm": "batch", "normalize": "batch", '
+        '"dataset": "digits", "delta": 1e-05, "dpsgd": null, "effective_lr": null, "epsilon": 1.0, '
+        '"gaussian_features": null, "lr": 0.1, "method": "dirichlet", "model": "mlp", '
+        '"norm": "batch", "normalize": "batch", '
         '"optimizer": {"momentum": 0.0, "name": "sgd", "nesterov": false, "weight_decay": 0.0}, '
         '"randomness": "research", "repeat": 0, "reports": 20, "sampling_rate": 0.011134307585247043, '
         '"schedule": {"decay": 0.1, "final": 0.0, "milestones": [], "name": "constant", "warmup": 0.0}, '
-        '"seed": 0, "steps": 1500, "validation": null}'
+        '"seed": 0, "steps": 1500, "tempered_sigmoid": null, "validation": null, '
+        '"weight_ema": 0.0}'
     )
     assert plan_of().trial_id == hashlib.sha256(content.encode()).hexdigest()[:12]
-    assert plan_of().trial_id == "db4d4c329c3d"
-    assert plan_of().point_id == "f3b9d09e9dce"
-    assert TrainingPlan(**FULL).trial_id == "97a53bb232db"
-    assert plan_of(epsilon=math.inf).trial_id == "c3b42deecba6"
+    assert plan_of().trial_id == "a538feee584b"
+    assert plan_of().point_id == "4eb532f6ef7e"
+    assert TrainingPlan(**FULL).trial_id == "3c4a47f93b92"
+    assert plan_of(epsilon=math.inf).trial_id == "6d74ba0eb7e2"
 
 
 def test_the_identity_is_that_of_the_content():
@@ -132,7 +161,15 @@ def test_the_identity_is_that_of_the_content():
 def test_every_field_enters_the_identity():
     fields = {name.partition(".")[0] for name in OTHERS}
     assert fields == set(TrainingPlan.model_fields)
-    for part, model in (("optimizer", Optimizer), ("schedule", Schedule), ("validation", Validation)):
+    parts = {
+        "optimizer": Optimizer,
+        "schedule": Schedule,
+        "validation": Validation,
+        "dpsgd": options.DpSgdOptions,
+        "tempered_sigmoid": options.TemperedSigmoidOptions,
+        "gaussian_features": options.GaussianFeaturesOptions,
+    }
+    for part, model in parts.items():
         assert {name.partition(".")[2] for name in OTHERS if name.startswith(f"{part}.")} == set(model.model_fields)
     varied = {name.partition(".")[2] for name in OTHERS if name.startswith("audit.")}
     assert varied == set(Audit.model_fields) - {"kind"}  # which has but one value
@@ -377,7 +414,7 @@ def test_what_is_missing_is_named(name):
         ("dataset", ["digits", "mnist", "fashionmnist", "cifar10", "medmnist:NAME"]),
         ("norm", ["batch", "group"]),
         ("model", ["mlp", "cnn", "inception", "resnet18"]),
-        ("method", ["dirichlet", "nonprivate"]),
+        ("method", ["dirichlet", "nonprivate", "dpsgd", "tempered_sigmoid", "gaussian_features"]),
         ("augmentation", ["none", "crop-flip"]),
         ("normalize", ["batch", "expected"]),
         ("randomness", ["research", "secure"]),

@@ -11,11 +11,11 @@ from sweep.reporting.aggregate import POINT_COLUMNS, TRIAL_COLUMNS, points_frame
 
 GOLDEN = """\
 point_id,dataset,model,method,epsilon,delta,alpha,sampling_rate,steps,learning_rate,effective_learning_rate,\
-r_star,attenuation,n,n_expected,complete,mean,std,validation_mean,rung_mean,rung_n,diverged,stopped,infeasible,\
+r_star,noise_multiplier,attenuation,n,n_expected,complete,mean,std,validation_mean,rung_mean,rung_n,diverged,stopped,infeasible,\
 epsilon_spent,variant
-ID0,digits,mlp,dirichlet,1.0,1e-05,1.0,0.01,100,0.5,0.057375,0.08,0.11475,2,2,True,0.75,0.3535533905932738,,0.5,2,\
+ID0,digits,mlp,dirichlet,1.0,1e-05,1.0,0.01,100,0.5,0.057375,0.08,,0.11475,2,2,True,0.75,0.3535533905932738,,0.5,2,\
 0,0,0,0.9999,
-ID1,digits,mlp,dirichlet,1.0,1e-05,3.0,0.01,100,0.5,0.03856,0.24,0.07712,0,2,False,,,,0.5,1,0,1,0,0.09999000000000001,
+ID1,digits,mlp,dirichlet,1.0,1e-05,3.0,0.01,100,0.5,0.03856,0.24,,0.07712,0,2,False,,,,0.5,1,0,1,0,0.09999000000000001,
 """
 
 
@@ -27,7 +27,8 @@ def test_a_trial_becomes_one_row_with_its_last_report(record):
     made = record(alpha=1.0, lr=0.5, seed=7, accuracy=0.75, early=0.25, validation={"fraction": 0.1})
     (row,) = trials_frame([made], rung=0.3).to_dict(orient="records")
     assert list(row) == list(TRIAL_COLUMNS)
-    assert math.isnan(row.pop("audit_epsilon_lower")) and pd.isna(row.pop("audit_correct"))  # not audited
+    assert all(pd.isna(row.pop(name)) for name in TRIAL_COLUMNS if name.startswith("audit_"))
+    assert math.isnan(row.pop("noise_multiplier"))
     assert row == {
         "trial_id": made.trial_id,
         "point_id": made.point_id,
@@ -166,6 +167,7 @@ def test_an_audited_trial_is_a_setting_of_its_own(record):
         trials = trials_frame(records, rung=None)
         row = trials[trials["trial_id"] == audited.trial_id].iloc[0]
         assert (row["audit_epsilon_lower"], row["audit_correct"]) == (1.25, 160)
+        assert (row["audit_guesses"], row["audit_canaries"], row["audit_confidence"]) == (200, 500, 0.95)
         assert "canaries" in row["variant"]
     assert len(settings(points_of([ordinary, audited]))) == 2
     assert trials_frame([ordinary], rung=None)["variant"].eq("").all()
