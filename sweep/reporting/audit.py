@@ -82,7 +82,7 @@ def figure(data: pd.DataFrame, *, title: str) -> Figure:
             axes.plot(min(claim, edge), place, ">" if math.isinf(claim) else "D", color=NEUTRAL, mfc="white", ms=8)
             axes.plot(cap, place, "|", color=NEUTRAL, markersize=14)
         axes.set_yticks(range(len(methods)), [METHODS.get(name, name) for name in methods])
-        axes.set_ylim(len(methods) - 0.5, -0.5)
+        axes.set_ylim(max(1, len(methods)) - 0.5, -0.5)
         axes.set_xlim(0, 1.05 * edge)
         axes.set_xlabel("ε")
         title_and_caption(drawing, title, _caption(data))

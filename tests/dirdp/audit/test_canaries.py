@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from dirdp import TrainingPlan, train
 from dirdp.audit import input_canary, one_run
 from dirdp.audit.canaries import OneRun, OneRunResult
+from dirdp.methods.dpsgd import DpSgd
 from dirdp.plan import Audit
 from dirdp.randomness import SeededStream
 
@@ -223,3 +224,20 @@ def test_input_canary_refuses_an_audited_plan():
 def test_a_training_without_privacy_is_caught():
     plan = plan_of(500, steps=2000, sampling_rate=0.05, **NONPRIVATE)
     assert one_run(plan).epsilon_lower_at(0.999) > 2
+
+
+DPSGD = {"method": "dpsgd", "epsilon": 1, "lr": 1, "steps": 100, "sampling_rate": 0.05, "reports": 1}
+
+
+def test_dpsgd_is_not_caught_and_dpsgd_without_noise_is(monkeypatch):
+    """The same audit of the same training, once as it should be and once broken."""
+    plan = plan_of(canary="unique_coordinate", **DPSGD)
+    assert one_run(plan).epsilon_lower_at(0.999) <= plan.epsilon
+    calibrate = DpSgd.__init__
+
+    def without_noise(self, plan):
+        calibrate(self, plan)
+        self.noise_multiplier = 0.0
+
+    monkeypatch.setattr(DpSgd, "__init__", without_noise)
+    assert one_run(plan).epsilon_lower_at(0.999) > plan.epsilon
