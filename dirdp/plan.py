@@ -19,7 +19,7 @@ from dirdp.accounting import Bound
 from dirdp.methods.options import DpSgdOptions, GaussianFeaturesOptions, TemperedSigmoidOptions
 from dirdp.schedule import Schedule
 
-__all__ = ["Optimizer", "Schedule", "TrainingPlan", "Validation"]
+__all__ = ["Audit", "Optimizer", "Schedule", "TrainingPlan", "Validation"]
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # PyTorch's optimisers raise where a rate overflows float32; up to here even γ_eff/κ stays below 3.4e38.
@@ -51,6 +51,39 @@ class Validation(Frozen):
     fraction: Annotated[float, Field(gt=0, lt=1)]
 
 
+class Audit(Frozen):
+    """Canaries among the records trained on, and guesses in the end about which were used (`dirdp.audit.one_run`).
+
+    `canaries` records make way for canaries, each included by a fair coin: real images with a wrong label
+    ("mislabelled"), random pixels ("noise"), or blank images with one pixel that no other record has
+    ("unique_coordinate", for networks with a dense first layer). Of `guesses`, half go to the canaries that look most
+    used and half to those that look least so; None means two fifths of the canaries, and all unique coordinates. The
+    lower bound on ε holds at `confidence`.
+    """
+
+    kind: Literal["one_run"] = "one_run"
+    canaries: Annotated[int, Field(gt=0)]
+    canary: Literal["mislabelled", "noise", "unique_coordinate"] = "noise"
+    guesses: Annotated[int, Field(gt=0)] | None = None
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+
+    @model_validator(mode="after")
+    def _guesses_are_two_halves(self) -> Audit:
+        if self.guesses is not None and (
+            self.guesses > self.canaries or (self.guesses < self.canaries and self.guesses % 2)
+        ):
+            raise ValueError(f"guesses={self.guesses} must be even and below canaries={self.canaries}, or equal to it")
+        return self
+
+    @property
+    def number_of_guesses(self) -> int:
+        """How many coins are guessed."""
+        if self.guesses is not None:
+            return self.guesses
+        # What moves a weight of its own is found nearly always; a loss tells most at the ends of the ranking.
+        return self.canaries if self.canary == "unique_coordinate" else 2 * (self.canaries // 5)
+
+
 class TrainingPlan(Frozen):
     """One training of Algorithm 1 (or of a rival method), complete.
 
@@ -60,9 +93,10 @@ class TrainingPlan(Frozen):
     draw by its exact worst case in the place of Lemma 9, which lets r* be larger. `reports` is the number of evenly
     spaced evaluations. Both rates are what `schedule` starts from. `norm="group"` puts GroupNorm in the place of the
     model's BatchNorm, `weight_standardization` standardises the weights of its convolutions. `weight_ema` above 0
-    evaluates an exponential average of the weights with that decay. Files that are not the published ones are read only
-    with `allow_unofficial`. `dpsgd`, `tempered_sigmoid` and `gaussian_features` are options of those methods, which may
-    have defaults of their own for other fields, too.
+    evaluates an exponential average of the weights with that decay. `audit` puts canaries among the records: it
+    is then a training on other data. Files that are not the published ones are read only with `allow_unofficial`. `dpsgd`,
+    `tempered_sigmoid` and `gaussian_features` are options of those methods, which may have defaults of their own for
+    other fields, too.
 
     `randomness="research"` draws everything from `seed`: reproducible, and not for release, since whoever knows the
     seed can recompute the noise. `"secure"` draws masks and noise from the operating system's entropy; a seed is
@@ -72,7 +106,7 @@ class TrainingPlan(Frozen):
 
     >>> plan = TrainingPlan(dataset="digits", model="mlp", epsilon=1, sampling_rate=16/1437, steps=1500, lr=0.1)
     >>> plan.trial_id
-    '18fb474adc7e'
+    'f85c3462c99e'
     """
 
     dataset: str
@@ -97,6 +131,7 @@ class TrainingPlan(Frozen):
     normalize: Literal["batch", "expected"] = "batch"
     weight_ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     validation: Validation | None = None
+    audit: Audit | None = None
     reports: Annotated[int, Field(gt=0)] = 20
     randomness: Literal["research", "secure"] = "research"
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
@@ -159,6 +194,16 @@ class TrainingPlan(Frozen):
             raise ValueError(f"repeat={self.repeat} is for randomness=secure; use seed")
         if self.reports > self.steps:
             raise ValueError(f"reports={self.reports} is more than steps={self.steps}")
+        if self.audit and self.audit.canaries >= self.training_size:
+            raise ValueError(
+                f"audit.canaries={self.audit.canaries} must be fewer than the {self.training_size} records trained on"
+            )
+        moved_otherwise = self.optimizer.weight_decay or self.augmentation != "none"
+        if self.audit and self.audit.canary == "unique_coordinate" and moved_otherwise:
+            raise ValueError(
+                "audit.canary=unique_coordinate needs optimizer.weight_decay=0 and augmentation=none, got "
+                f"{self.optimizer.weight_decay} and {self.augmentation}"
+            )
         records = datasets.info(self.dataset).train_size
         if self.validation and not 0 < self.training_size < records:
             raise ValueError(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from dirdp import datasets, methods, models
+from dirdp.audit.canaries import OneRun, OneRunResult
 from dirdp.datasets.augmentation import AUGMENTATIONS
 from dirdp.plan import TrainingPlan
 from dirdp.randomness import stream
@@ -38,8 +39,9 @@ class Report:
     minibatch losses since the last report. Accuracies and loss are None where there is none: no validation set, no
     non-empty minibatch, or a diverged network. `epsilon_spent` is what the plan's method claims for the steps so
     far, `effective_learning_rate` is γκ at s_y = 0.9 (eq. 6), with the γ of the step just made, or None where the
-    method has no κ. `end_reason` is
-    "completed" or "diverged" in the last report and None before.
+    method has no κ. `end_reason` is "completed" or "diverged" in the last report and None before.
+    `audit_epsilon_lower` is the lower bound on ε that the plan's audit found, with `audit_correct` right guesses; it
+    comes with the report of a completed training.
     """
 
     step: int
@@ -52,6 +54,8 @@ class Report:
     effective_learning_rate: float | None
     steps_per_second: float
     end_reason: str | None = None
+    audit_epsilon_lower: float | None = None
+    audit_correct: int | None = None
 
 
 def train(
@@ -100,7 +104,14 @@ class Training(Iterator[Report]):
         train_part, validation_part = _hold_out(len(data.train_labels), plan)
         held_out = (data.train_images[validation_part], data.train_labels[validation_part])
         validation = held_out if plan.validation else data.validation
-        self._train = _Records(data.train_images[train_part], data.train_labels[train_part], data.info, self._device)
+        images, labels = data.train_images[train_part], data.train_labels[train_part]
+        self._audit: OneRun | None = None
+        if plan.audit:
+            coins = stream("audit", seed=plan.seed)
+            self._audit = OneRun(plan.audit, images, labels, classes=data.info.classes, coins=coins)
+            self._canaries = _Records(self._audit.images, self._audit.labels, data.info, self._device)
+            images, labels = self._audit.records
+        self._train = _Records(images, labels, data.info, self._device)
         self._test = _Records(data.test_images, data.test_labels, data.info, self._device)
         self._validation = _Records(*validation, data.info, self._device) if validation else None
 
@@ -127,6 +138,8 @@ class Training(Iterator[Report]):
                 weight_standardization=plan.weight_standardization,
             )
         self.model = self.method.prepare(network).to(self._device)
+        if self._audit:
+            self._audit.watch(self.model)
         # Channels last halves the time of a convolution on the CPU, and suits tensor cores.
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._average = _average(self.model, decay=plan.weight_ema) if plan.weight_ema else None
@@ -174,7 +187,34 @@ class Training(Iterator[Report]):
             effective_learning_rate=self.method.effective(self._learning_rate(self.step - 1)),
             steps_per_second=steps_per_second,
             end_reason=self.end_reason,
+            **self._audited(),
         )
+
+    def audit_scores(self) -> tuple[Tensor, Tensor]:
+        """The coins (m,) of the plan's audit, and the canaries' scores (m,) by the network as it is trained now.
+
+        Raises `ValueError` without an audit.
+        """
+        audit = self._audited_by()
+        return audit.coins, audit.scores(self.model, self._canary_inputs())[0]
+
+    def audit_result(self) -> OneRunResult:
+        """What the plan's audit finds in the network as it is trained now. Raises `ValueError` without an audit."""
+        return self._audited_by().result(self.model, self._canary_inputs(), delta=self.plan.delta)
+
+    def _canary_inputs(self) -> Tensor:
+        return self._canaries.batch(slice(None))[0]
+
+    def _audited_by(self) -> OneRun:
+        if self._audit is None:
+            raise ValueError("the plan has no audit; give audit: {kind: one_run, canaries: 500}")
+        return self._audit
+
+    def _audited(self) -> dict[str, Any]:
+        if not self._audit or self.end_reason != "completed":
+            return {}
+        found = self.audit_result()
+        return {"audit_epsilon_lower": found.epsilon_lower, "audit_correct": found.correct}
 
     def _learning_rate(self, step: int) -> float:
         """γ at `step`, counted from 0."""
@@ -201,6 +241,7 @@ class Training(Iterator[Report]):
             "optimizer": self._optimizer.state_dict(),
             "streams": {name: source.state_dict() for name, source in self._streams.items()},
             "global": self._global_state,
+            "audit": self._audit.state_dict() if self._audit else None,
         }
         return copy.deepcopy(state)
 
@@ -220,6 +261,10 @@ class Training(Iterator[Report]):
         for name, source in self._streams.items():
             source.load_state_dict(state["streams"][name])
         self._global_state = state["global"]
+        if self._audit:
+            self._audit.load_state_dict(state["audit"])
+            self._train = self._train.replaced(*self._audit.records)
+            self._sampler.size = len(self._train)
 
     @contextmanager
     def _own_process_state(self) -> Iterator[None]:
@@ -245,9 +290,14 @@ class _Records:
     """Images and labels on a device; images are kept as uint8 and normalised batch by batch."""
 
     def __init__(self, images: Tensor, labels: Tensor, info: datasets.DatasetInfo, device: torch.device):
+        self._info = info
         self._images, self._labels = images.to(device), labels.to(device)
         self._mean = torch.tensor(info.mean, device=device).mul(255).view(-1, 1, 1)
         self._scale = torch.tensor(info.std, device=device).mul(255).reciprocal().view(-1, 1, 1)
+
+    def replaced(self, images: Tensor, labels: Tensor) -> _Records:
+        """Other records of the same data set, on the same device."""
+        return _Records(images, labels, self._info, self._labels.device)
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -197,6 +197,50 @@ def submit(
 
 
 @app.command()
+def audit(
+    name: SweepName,
+    size: Size = None,
+    storage: Storage = STORAGE,
+    data: Data = None,
+    tracking_uri: Tracking = None,
+    canaries: Annotated[int, typer.Option(min=1, help="Records that make way for canaries.")] = 500,
+    canary: Annotated[str, typer.Option(help="noise, mislabelled or unique_coordinate.")] = "noise",
+    seeds: Annotated[int, typer.Option(min=1, help="Audited trainings of each.")] = 1,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at once, at most.")] = None,
+    address: Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or host:port.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="One trial after another, in this process.")] = False,
+) -> None:
+    """Measure what the winner of a sweep really tells, beside no mechanism and DP-SGD, as a sweep NAME-audit."""
+    from sweep.auditing import audit_sweep
+    from sweep.planning import plan as plan_sweep
+    from sweep.reporting import audit as report
+    from sweep.reporting import trials_frame
+    from sweep.reporting.terminal import rich_table
+    from sweep.running import RunOptions
+    from sweep.running import run as run_sweep
+    from sweep.storage import open_storage
+
+    laid_out = plan_sweep(audit_sweep(_results(storage, name, size), canaries=canaries, canary=canary, seeds=seeds))
+    options = RunOptions(
+        storage=open_storage(storage),
+        data_root=data.absolute() if data else None,
+        tracking_uri=tracking_uri,
+        local=local,
+        address=address,
+        max_concurrent=max_concurrent,
+    )
+    outcome = run_sweep(laid_out, options, console=console)
+    trials = trials_frame(outcome.results.records, rung=None)
+    console.print(rich_table(report.view(trials, trials, title=laid_out.sweep.title, rung=None).tables["audit"]))
+    _print_paths(outcome.files)
+    if not outcome.complete:
+        console.print("not complete: the same command again runs what is missing")
+        raise typer.Exit(1)
+    for line in report.controls(report.findings(trials)):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+@app.command()
 def status(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> None:
     """Show how the trials of a sweep stand, and its best points."""
     _show(_results(storage, name, size), paths=[])

@@ -47,6 +47,7 @@ class Trial:
             plan.epsilon,
             plan.delta,
             plan.sampling_rate,
+            plan.audit,
             plan.steps,
         )
 

@@ -275,5 +275,6 @@ def _final_metrics(record: Record) -> dict[str, float | None]:
         "attenuation": record.info.get("attenuation"),
         "effective_learning_rate": rates["effective_learning_rate"],
         "final_accuracy": last.get("test_accuracy"),
+        "audit_epsilon_lower": last.get("audit_epsilon_lower"),
         **{f"log10_{key}": math.log10(rate) for key, rate in rates.items() if rate},
     }

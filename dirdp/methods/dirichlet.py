@@ -57,10 +57,10 @@ class Dirichlet(Method):
         )
         self._calibration = calibration
         self.r, self.epsilon, self.order = calibration.r, calibration.epsilon, calibration.order
-        if plan.bound == "exact":
-            self.guarantee = replace(self.guarantee, theorem=f"{self.guarantee.theorem}, {_WITH_EXACT}")
         self.calibrated = {"r": self.r}
         self.attenuation = float(attenuation(s_y=TYPICAL_S_Y, r=self.r, alpha=plan.alpha))
+        if plan.bound == "exact":
+            self.guarantee = replace(self.guarantee, theorem=f"{self.guarantee.theorem}, {_WITH_EXACT}")
 
     @classmethod
     def floor(cls, plan: TrainingPlan) -> float:

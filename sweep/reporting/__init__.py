@@ -22,7 +22,7 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from sweep.reporting import appendix_f, curves, figure2, tables
+from sweep.reporting import appendix_f, audit, curves, figure2, tables
 from sweep.reporting.aggregate import points_frame, rows, trials_frame
 from sweep.reporting.artifacts import Artifacts
 from sweep.reporting.colors import STYLE
@@ -48,6 +48,7 @@ __all__ = [
 
 View = Callable[..., Artifacts]
 VIEWS: dict[str, View] = {
+    "audit": audit.view,
     "figure1b": partial(curves.view, name="figure1b", tables=["table1"]),
     "figure2": figure2.view,
     "figure3": partial(curves.view, name="figure3", tables=["table4", "table5"]),

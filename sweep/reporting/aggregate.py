@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dirdp.plan import Audit
 from sweep.words import varying
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ TRIAL_COLUMNS = {
     "test_accuracy": "float64",
     "rung_step": "Int64",
     "rung_accuracy": "float64",
+    "audit_epsilon_lower": "float64",
+    "audit_correct": "Int64",
+    "audit_guesses": "Int64",
+    "audit_canaries": "Int64",
+    "audit_confidence": "float64",
     "variant": "object",
 }
 
@@ -77,6 +83,7 @@ POINT_COLUMNS = {
 
 _ORDER = [*SETTING, "alpha", "learning_rate", "effective_learning_rate"]
 
+_AUDIT = "audit"
 # Plan fields that a column tells already, in other words, and what tells the seeds of a point apart.
 _TOLD = {*TRIAL_COLUMNS, "lr", "effective_lr", "epochs", "expected_batch_size", "repeat"}
 
@@ -89,8 +96,10 @@ def trials_frame(records: Sequence[Record], *, rung: float | None) -> pd.DataFra
     and ``steps_done``; ``learning_rate`` γ and ``effective_learning_rate`` γκ at s_y = 0.9; ``r_star``,
     ``noise_multiplier`` σ and ``attenuation`` κ; then of the last report ``epsilon_spent`` (of this trial alone, in the
     method's own sense), ``train_loss`` in nats, ``validation_accuracy`` and ``test_accuracy``; ``rung_step`` and
-    ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``variant``, all else in
-    which the plans of these records differ, empty where they do not. Accuracies are fractions from 0 to 1.
+    ``rung_accuracy``, the first report with step ≥ ``rung``·T and its test accuracy; ``audit_epsilon_lower``, what the
+    plan's audit found at ``audit_confidence``, with ``audit_correct`` of ``audit_guesses`` right guesses about
+    ``audit_canaries`` canaries; ``variant``, an audit and all else in which the plans of these records differ, empty
+    where they do not. Accuracies are fractions from 0 to 1.
     What a trial does not have is missing (NaN).
 
     ``rung`` is a fraction of T in (0, 1], or None; anything else is a ``ValueError``.
@@ -138,6 +147,7 @@ def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any
     plan, info = record.plan, record.info
     last = record.reports[-1] if record.reports else {}
     reached = _first_at(record.reports, rung)
+    audit = Audit(**plan[_AUDIT]) if plan.get(_AUDIT) else None
     return {
         "trial_id": record.trial_id,
         "point_id": record.point_id,
@@ -163,6 +173,11 @@ def _trial(record: Record, variant: str, *, rung: float | None) -> dict[str, Any
         "test_accuracy": _number(last.get("test_accuracy")),
         "rung_step": reached.get("step"),
         "rung_accuracy": _number(reached.get("test_accuracy")),
+        "audit_epsilon_lower": _number(last.get("audit_epsilon_lower")),
+        "audit_correct": last.get("audit_correct"),
+        "audit_guesses": audit.number_of_guesses if audit else None,
+        "audit_canaries": audit.canaries if audit else None,
+        "audit_confidence": audit.confidence if audit else math.nan,
         "variant": variant,
     }
 
@@ -205,10 +220,13 @@ def _first_at(reports: Sequence[dict[str, Any]], rung: float | None) -> dict[str
 
 def _variants(plans: Sequence[dict[str, Any]]) -> list[str]:
     """For each plan the fields without a column of their own in which the plans of a method differ:
-    ``optimizer="adam"``."""
-    texts = [{key: _compact(value) for key, value in plan.items() if key not in _TOLD} for plan in plans]
+    ``optimizer="adam"``. An audit is always among them, since it means training on other data."""
+    texts = [
+        {key: _compact(value) for key, value in plan.items() if key not in _TOLD and not (key == _AUDIT and not value)}
+        for plan in plans
+    ]
     told = [text | {"method": plan.get("method")} for text, plan in zip(texts, plans, strict=True)]
-    varied = sorted(key for key in varying(told) if key != "method")
+    varied = sorted({*varying(told), _AUDIT} - {"method"})
     return [", ".join(f"{key}={text[key]}" for key in varied if key in text) for text in texts]
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dirdp import TrainingPlan
 from dirdp.methods import options
-from dirdp.plan import Optimizer, Schedule, Validation
+from dirdp.plan import Audit, Optimizer, Schedule, Validation
 
 N = 1437
 BASE = {
@@ -39,6 +39,7 @@ FULL = BASE | {
     "schedule": {"name": "step", "warmup": 0.1, "milestones": [0.5, 0.75], "decay": 0.2},
     "allow_unofficial": True,
     "bound": "exact",
+    "audit": {"canaries": 30},
 }
 # One other value for each field; some need another field changed with them.
 OTHERS = {
@@ -73,22 +74,39 @@ OTHERS = {
     "schedule.decay": {"schedule": FULL["schedule"] | {"decay": 0.3}},
     "allow_unofficial": {"allow_unofficial": False},
     "bound": {"bound": "lemma9"},
+    "audit": {"audit": None},
+    "audit.canaries": {"audit": FULL["audit"] | {"canaries": 20}},
+    "audit.canary": {"audit": FULL["audit"] | {"canary": "mislabelled"}},
+    "audit.guesses": {"audit": FULL["audit"] | {"guesses": 4}},
+    "audit.confidence": {"audit": FULL["audit"] | {"confidence": 0.9}},
     "weight_ema": {"weight_ema": 0.99},
     "weight_standardization": {"weight_standardization": True},
 }
 # The options of a method need its method; each is told from the first.
 OPTIONS = {
-    "dpsgd": {"method": "dpsgd"},
-    "dpsgd.clipping_norm": {"method": "dpsgd", "dpsgd": {"clipping_norm": 0.5}},
-    "dpsgd.augmentation_multiplicity": {"method": "dpsgd", "dpsgd": {"augmentation_multiplicity": 4}},
-    "tempered_sigmoid": {"method": "tempered_sigmoid"},
-    "tempered_sigmoid.scale": {"method": "tempered_sigmoid", "tempered_sigmoid": {"scale": 1}},
-    "tempered_sigmoid.temperature": {"method": "tempered_sigmoid", "tempered_sigmoid": {"temperature": 1}},
-    "tempered_sigmoid.offset": {"method": "tempered_sigmoid", "tempered_sigmoid": {"offset": 0}},
-    "gaussian_features": {"method": "gaussian_features"},
-    "gaussian_features.clipping_norm": {"method": "gaussian_features", "gaussian_features": {"clipping_norm": 2}},
+    "dpsgd": {"method": "dpsgd", "bound": "lemma9"},
+    "dpsgd.clipping_norm": {"method": "dpsgd", "bound": "lemma9", "dpsgd": {"clipping_norm": 0.5}},
+    "dpsgd.augmentation_multiplicity": {
+        "method": "dpsgd",
+        "bound": "lemma9",
+        "dpsgd": {"augmentation_multiplicity": 4},
+    },
+    "tempered_sigmoid": {"method": "tempered_sigmoid", "bound": "lemma9"},
+    "tempered_sigmoid.scale": {"method": "tempered_sigmoid", "bound": "lemma9", "tempered_sigmoid": {"scale": 1}},
+    "tempered_sigmoid.temperature": {
+        "method": "tempered_sigmoid",
+        "bound": "lemma9",
+        "tempered_sigmoid": {"temperature": 1},
+    },
+    "tempered_sigmoid.offset": {"method": "tempered_sigmoid", "bound": "lemma9", "tempered_sigmoid": {"offset": 0}},
+    "gaussian_features": {"method": "gaussian_features", "bound": "lemma9"},
+    "gaussian_features.clipping_norm": {
+        "method": "gaussian_features",
+        "bound": "lemma9",
+        "gaussian_features": {"clipping_norm": 2},
+    },
 }
-OTHERS |= {name: {"bound": "lemma9", **changes} for name, changes in OPTIONS.items()}
+OTHERS |= OPTIONS
 
 
 def plan_of(**changes):
@@ -112,8 +130,9 @@ def refusal(fields):
 def test_identities_are_pinned():
     """Changing one of these makes every finished trial of every user run again."""
     content = (
-        '{"allow_large_delta": false, "allow_unofficial": false, "alpha": 3.0, "augmentation": "none", '
-        '"bound": "lemma9", "dataset": "digits", "delta": 1e-05, "dpsgd": null, "effective_lr": null, "epsilon": 1.0, '
+        '{"allow_large_delta": false, "allow_unofficial": false, "alpha": 3.0, '
+        '"audit": null, "augmentation": "none", "bound": "lemma9", '
+        '"dataset": "digits", "delta": 1e-05, "dpsgd": null, "effective_lr": null, "epsilon": 1.0, '
         '"gaussian_features": null, "lr": 0.1, "method": "dirichlet", "model": "mlp", '
         '"norm": "batch", "normalize": "batch", '
         '"optimizer": {"momentum": 0.0, "name": "sgd", "nesterov": false, "weight_decay": 0.0}, '
@@ -123,10 +142,10 @@ def test_identities_are_pinned():
         '"weight_ema": 0.0, "weight_standardization": false}'
     )
     assert plan_of().trial_id == hashlib.sha256(content.encode()).hexdigest()[:12]
-    assert plan_of().trial_id == "18fb474adc7e"
-    assert plan_of().point_id == "4d759ad717c7"
-    assert TrainingPlan(**FULL).trial_id == "cb12ce5151ac"
-    assert plan_of(epsilon=math.inf).trial_id == "fc301f8eeed7"
+    assert plan_of().trial_id == "f85c3462c99e"
+    assert plan_of().point_id == "a00cb4dd2f93"
+    assert TrainingPlan(**FULL).trial_id == "da568f3e44b6"
+    assert plan_of(epsilon=math.inf).trial_id == "3eacf797bd54"
 
 
 def test_the_identity_is_that_of_the_content():
@@ -153,6 +172,8 @@ def test_every_field_enters_the_identity():
     }
     for part, model in parts.items():
         assert {name.partition(".")[2] for name in OTHERS if name.startswith(f"{part}.")} == set(model.model_fields)
+    varied = {name.partition(".")[2] for name in OTHERS if name.startswith("audit.")}
+    assert varied == set(Audit.model_fields) - {"kind"}  # which has but one value
     plans = {"": TrainingPlan(**FULL)} | {name: TrainingPlan(**(FULL | changes)) for name, changes in OTHERS.items()}
     for (left, one), (right, other) in combinations(plans.items(), 2):
         assert one.trial_id != other.trial_id, (left, right)

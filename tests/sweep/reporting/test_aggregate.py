@@ -4,6 +4,7 @@ import math
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sweep.reporting.aggregate import POINT_COLUMNS, TRIAL_COLUMNS, points_frame, settings, trials_frame
@@ -26,6 +27,7 @@ def test_a_trial_becomes_one_row_with_its_last_report(record):
     made = record(alpha=1.0, lr=0.5, seed=7, accuracy=0.75, early=0.25, validation={"fraction": 0.1})
     (row,) = trials_frame([made], rung=0.3).to_dict(orient="records")
     assert list(row) == list(TRIAL_COLUMNS)
+    assert all(pd.isna(row.pop(name)) for name in TRIAL_COLUMNS if name.startswith("audit_"))
     assert math.isnan(row.pop("noise_multiplier"))
     assert row == {
         "trial_id": made.trial_id,
@@ -154,3 +156,18 @@ def test_repeats_of_an_unseeded_point_stay_together(record):
         made.plan |= {"seed": None, "repeat": repeat, "randomness": "secure"}
     (point,) = points_of(records).to_dict(orient="records")
     assert (point["n"], point["complete"], point["variant"]) == (2, True, "")
+
+
+def test_an_audited_trial_is_a_setting_of_its_own(record):
+    """It trains on other data: never averaged with an ordinary one, nor in one picture with it."""
+    audited = record(audit={"kind": "one_run", "canaries": 500})
+    audited.reports[-1] |= {"audit_epsilon_lower": 1.25, "audit_correct": 160}
+    ordinary = record(audit=None)
+    for records in ([audited], [ordinary, audited]):
+        trials = trials_frame(records, rung=None)
+        row = trials[trials["trial_id"] == audited.trial_id].iloc[0]
+        assert (row["audit_epsilon_lower"], row["audit_correct"]) == (1.25, 160)
+        assert (row["audit_guesses"], row["audit_canaries"], row["audit_confidence"]) == (200, 500, 0.95)
+        assert "canaries" in row["variant"]
+    assert len(settings(points_of([ordinary, audited]))) == 2
+    assert trials_frame([ordinary], rung=None)["variant"].eq("").all()
