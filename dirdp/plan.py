@@ -93,8 +93,8 @@ class TrainingPlan(Frozen):
     draw by its exact worst case in the place of Lemma 9, which lets r* be larger. `reports` is the number of evenly
     spaced evaluations. Both rates are what `schedule` starts from. `norm="group"` puts GroupNorm in the place of the
     model's BatchNorm, `weight_standardization` standardises the weights of its convolutions. `weight_ema` above 0
-    evaluates an exponential average of the weights with that decay. `audit` puts canaries among the records: it
-    is then a training on other data. Files that are not the published ones are read only with `allow_unofficial`. `dpsgd`,
+    evaluates an exponential average of the weights with that decay. `audit` puts canaries among the records: it is then
+    a training on other data. Files that are not the published ones are read only with `allow_unofficial`. `dpsgd`,
     `tempered_sigmoid` and `gaussian_features` are options of those methods, which may have defaults of their own for
     other fields, too.
 
