@@ -84,18 +84,27 @@ class Store:
         return experiment.experiment_id
 
     def _find_parent(self, sweep: Event) -> None:
-        for run in self._runs(f"tags.`{KIND}` = 'sweep'"):
-            if run.data.tags.get(NAME) == sweep.name:  # compared here: a name may hold quotes
-                self._adopt(None, run)
-                return
-        self._create(None, sweep)
+        # Names are compared here, for one may hold quotes.
+        runs = [run for run in self._runs(f"tags.`{KIND}` = 'sweep'") if run.data.tags.get(NAME) == sweep.name]
+        if runs:
+            self._adopt_one(None, runs)
+        else:
+            self._create(None, sweep)
 
     def _find_children(self) -> None:
+        found: dict[str, list[Run]] = {}
         for run in self._runs(f"tags.`{PARENT_RUN_ID}` = '{self.run_ids[None]}'"):
-            trial = run.data.tags.get(TRIAL_ID)
-            if trial and trial not in self.run_ids:
-                self._adopt(trial, run)
-            elif trial and not run.data.metrics:  # created twice: the first call timed out, but arrived
+            if trial := run.data.tags.get(TRIAL_ID):
+                found.setdefault(trial, []).append(run)
+        for trial, runs in found.items():
+            self._adopt_one(trial, runs)
+
+    def _adopt_one(self, trial: Trial, runs: list[Run]) -> None:
+        """Go on with the run that holds most; the others were made by calls that timed out, but arrived."""
+        kept = max(runs, key=lambda run: len(run.data.metrics))
+        self._adopt(trial, kept)
+        for run in runs:
+            if run is not kept and not run.data.metrics:
                 self.client.delete_run(run.info.run_id)
 
     def _adopt(self, trial: Trial, run: Run) -> None:

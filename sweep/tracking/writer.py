@@ -44,6 +44,7 @@ class Writer(threading.Thread):
         self._final_status = "FINISHED"
         self._closed, self._abandoned = False, False
         self._away, self._pause, self._retry_at = False, FIRST_PAUSE, 0.0
+        self._troubled = False  # whether a call ever failed
 
     def close(self, *, status: str, timeout: float) -> None:
         """Called from outside: let the thread finish, and save for it what it could not write in time."""
@@ -129,6 +130,8 @@ class Writer(threading.Thread):
         for trial in sorted(self._live):
             self._accept(end_event(trial, status=END_STATUS["interrupted"], tags={END_REASON: "interrupted"}))
         self._accept(end_event(None, status=self._final_status, tags={}))
+        if self._troubled:
+            self._store = None  # a call that timed out may have arrived late: look for runs that are there twice
         self._attempt(patient=False)
         if self._waiting and not self._abandoned:
             self._save("is away")
@@ -157,7 +160,7 @@ class Writer(threading.Thread):
                 "MLflow at %s is away (%s); training goes on, results wait for it",
                 *(shown(self._uri), one_line(error)),
             )
-        self._away = True
+        self._away = self._troubled = True
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
