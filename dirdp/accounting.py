@@ -126,6 +126,24 @@ def compose(curves: Iterable[RdpCurve]) -> RdpCurve:
     return total
 
 
+def worst(curves: Iterable[RdpCurve]) -> RdpCurve:
+    """Loss of whichever of the runs is made: at each order common to all of them, the greatest.
+
+    It is also that of a run chosen at random, if the choice depends on no data.
+
+    Raises:
+        ValueError: there are no curves, or they share no order.
+
+    >>> small, large = (rdp_curve(r=r, alpha=3, sampling_rate=0.005, steps=20000) for r in (0.2, 0.3))
+    >>> worst([small, large]).at(5) == large.at(5)
+    True
+    """
+    curves = list(curves)
+    orders = compose(curves).orders
+    losses = [curve.rdp[np.isin(curve.orders, orders)] for curve in curves]
+    return RdpCurve(orders=orders, rdp=np.max(losses, axis=0))
+
+
 def conversion(orders: ArrayLike, delta: float) -> Any:
     """log(λ−1) − (log δ + λ·log λ)/(λ−1): what ε at δ has above the Rényi loss at each order λ (Lemma 13).
 

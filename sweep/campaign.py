@@ -12,8 +12,10 @@ from typing import Any, Protocol
 import torch
 
 import dirdp
+from dirdp import datasets
 from dirdp.methods.base import Method
 from dirdp.plan import TrainingPlan
+from sweep.account import Account
 from sweep.expand import Trial
 from sweep.planning import Plan
 from sweep.scheduling import EarlyStopping, Queue
@@ -38,6 +40,8 @@ def run_trial(
         info = _info(training.method) | {"device": device, "threads": threads}
         if training.unofficial:
             info["data"] = "unofficial"
+        data = datasets.load(plan.dataset, root=data_root, allow_unofficial=plan.allow_unofficial)
+        info["data_sha256"] = data.fingerprint
         for report in training:
             yield {"info": info, "report": asdict(report), "end_reason": report.end_reason}
     except dirdp.BudgetError as error:
@@ -80,12 +84,18 @@ class Campaign:
     Whatever ended for good in an earlier run on the same store is not run again; with early stopping, its scores are
     shown to the scheduler first. A trial that starts over after the death of its process sends its reports again;
     those already known are passed over.
+
+    With an `account`, each segment of a trial, from one report to the next, is charged before it may start. A trial
+    that the budget does not reach to the end for is not started.
     """
 
-    def __init__(self, plan: Plan, store: Store, *, listeners: list[Listener]):
+    def __init__(self, plan: Plan, store: Store, *, listeners: list[Listener], account: Account | None = None):
         self._store = store
         self._listeners = listeners
+        self._account = account
+        self._running: set[str] = set()
         self._trials = {trial.id: trial for trial in plan.trials}
+        self._budgeted = plan.sweep.budget is not None
         self._stopping = EarlyStopping(plan.sweep.asha) if plan.sweep.asha else None
         self._cancelled = False
         stored = store.read()
@@ -105,12 +115,22 @@ class Campaign:
 
     def next(self) -> Trial | None:
         """The next trial to run, or None if none can start before a running one has ended."""
-        return None if self._cancelled else self._queue.next()
+        trial = None if self._cancelled else self._queue.next(self._fits)
+        if trial is not None:
+            self._running.add(trial.id)
+            if self._account:
+                self._account.charge(trial, 0)
+        return trial
 
     @property
     def exhausted(self) -> bool:
         """Whether no trial will come any more."""
-        return self._cancelled or self._queue.exhausted
+        return self._cancelled or self._queue.exhausted or bool(self.unaffordable)
+
+    @property
+    def unaffordable(self) -> list[Trial]:
+        """Trials that are left once nothing runs and the budget has room for none of them."""
+        return self._queue.stuck(self._fits) if self._account and not self._running else []
 
     @property
     def skipped(self) -> list[Trial]:
@@ -120,8 +140,15 @@ class Campaign:
     @property
     def complete(self) -> bool:
         """Whether every trial has ended or was skipped, none of them for a reason worth a second try."""
-        ended = {name for name, record in self.records.items() if record.end_reason in FINAL}
-        return self._trials.keys() <= ended | {trial.id for trial in self.skipped}
+        ends = {*FINAL, "budget_exhausted"}
+        ended = {name for name, record in self.records.items() if record.end_reason in ends}
+        return self._trials.keys() <= ended | {trial.id for trial in (*self.skipped, *self.unaffordable)}
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether a trial may start over when its process dies: not if that would spend more than the budget holds."""
+        repeats = self._account is None or all(map(self._account.repeats, self._trials.values()))
+        return repeats or not self._budgeted
 
     def cancel(self) -> None:
         """Hand out no further trial."""
@@ -146,6 +173,8 @@ class Campaign:
                 listener.reported(trial, report)
             if end_reason is None and self._stopping and not self._stopping.goes_on(trial, report):
                 end_reason = "early_stopped"
+        if end_reason is None and report and self._account and not self._account.charge(trial, report["step"]):
+            end_reason = "budget_exhausted"
         if end_reason is not None:
             self._end(trial, end_reason, message.get("message"))
         return end_reason is None
@@ -156,13 +185,23 @@ class Campaign:
             self._start(self._trials[trial_id], {})
         self._end(self._trials[trial_id], "error", message)
 
+    def restarts(self, trial_id: str, *, step: int = 0) -> None:
+        """A trial's process died; it starts over after `step`, which costs again unless it repeats the same bits."""
+        if self._account:
+            self._account.charge(self._trials[trial_id], step)
+
     def close(self) -> None:
         """Mark what is still running as interrupted."""
         for trial_id, record in list(self.records.items()):
             if record.end_reason is None:
                 self._end(self._trials[trial_id], "interrupted", None)
 
+    def _fits(self, trial: Trial) -> bool:
+        return self._account is None or self._account.may_start(trial)
+
     def _start(self, trial: Trial, info: Mapping[str, Any]) -> None:
+        if self._account and "data_sha256" in info:
+            self._account.know(trial.plan.dataset, info["data_sha256"])
         self.records[trial.id] = self._store.started(trial, info)
         for listener in self._listeners:
             listener.started(trial, info)
@@ -171,6 +210,9 @@ class Campaign:
         record = self.records[trial.id]
         self._store.ended(trial.id, end_reason, message)
         record.end_reason, record.message = end_reason, message
+        self._running.discard(trial.id)
+        if self._account:
+            self._account.ended(trial)
         self._queue.settle(trial, end_reason)
         for listener in self._listeners:
             listener.ended(trial, record)

@@ -47,7 +47,9 @@ def run_on_ray(
     Tune's own state lies in `folder`. `wait_for_resources` is how long to wait for a node that can run a trial, in
     seconds. Raises `ResourceError` if there is none, and whatever `campaign.report` raised.
     """
-    judge = _Judge(campaign)
+    # New noise costs anew, which a budget has not set aside.
+    retries = _RETRIES if campaign.may_retry else 0
+    judge = _Judge(campaign, retries=retries)
     with _connected(address), _scratch(folder):
         _check_resources(resources, wait=wait_for_resources)
         request = {"cpu": resources.cpu, "gpu": resources.gpu}
@@ -68,7 +70,7 @@ def run_on_ray(
             run_config=tune.RunConfig(
                 name=str(time.time_ns()),
                 storage_path=str(folder.absolute()),
-                failure_config=tune.FailureConfig(max_failures=_RETRIES),
+                failure_config=tune.FailureConfig(max_failures=retries),
                 # Tune's checkpoints stay off: what a trial has done is in our own store.
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
                 verbose=0,
@@ -133,9 +135,10 @@ class _Search(_Unsaved, Searcher):
 class _Judge(_Unsaved, TrialScheduler):
     """Tune shows it every result; it passes them to the campaign and stops the trials that do not go on."""
 
-    def __init__(self, campaign: Campaign):
+    def __init__(self, campaign: Campaign, *, retries: int):
         super().__init__()
         self._campaign = campaign
+        self._retries = retries
         self.failure: Exception | None = None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
@@ -150,13 +153,20 @@ class _Judge(_Unsaved, TrialScheduler):
     def lost(self, trial_id: str) -> None:
         """Pass on that a trial's process died once too often."""
         try:
-            self._campaign.lost(trial_id, f"its process died {_RETRIES + 1} times")
+            self._campaign.lost(trial_id, f"its process died {self._retries + 1} times")
         except Exception as error:
             self.failure = self.failure or error
             self._campaign.cancel()
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Nothing: Tune says so at each death, even if it tries again."""
+        """Pass on that a trial starts over; Tune says so at each death, the last one included."""
+        if not trial.should_recover():
+            return
+        try:
+            self._campaign.restarts(trial.config["trial_id"])
+        except Exception as error:
+            self.failure = self.failure or error
+            self._campaign.cancel()
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         waiting = (trial for trial in tune_controller.get_trials() if trial.status == "PENDING")

@@ -14,8 +14,10 @@ from rich.console import Console
 
 from dirdp import datasets
 from dirdp.plan import TrainingPlan
+from sweep.account import Account
 from sweep.campaign import Campaign, run_trial
 from sweep.expand import Trial
+from sweep.ledger import LocalFiles
 from sweep.live import LiveView
 from sweep.plan_table import sweep_epsilon_line
 from sweep.planning import Plan
@@ -68,7 +70,8 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         labels = _labels(plan.trials)
         view = LiveView(plan, console=console, labels=labels)
         listeners: list[Any] = [view]
-        campaign = Campaign(plan, store, listeners=listeners)
+        account = _account(plan, options)
+        campaign = Campaign(plan, store, listeners=listeners, account=account)
         view.attach(campaign)
         if campaign.exhausted:
             console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
@@ -77,9 +80,10 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
             return Outcome(results, results.write_report(), campaign.complete)
 
         if not options.address:  # on a cluster the data lie on its nodes
-            _check_data(plan.trials, options.data_root)
+            for name, sha256 in _check_data(plan.trials, options.data_root).items():
+                account.know(name, sha256)
         tracker = _tracker(plan, options, removed=len(campaign.removed))
-        listeners += [_SpecWriter(folder, plan), _MlflowListener(tracker, plan, labels)]
+        listeners += [_SpecWriter(folder, plan), _MlflowListener(tracker, plan, labels), _Spending(tracker, account)]
         console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
         status, files = "FAILED", []
         try:
@@ -146,10 +150,19 @@ def _run_locally(campaign: Campaign, resources: Resources, *, data_root: Path | 
                 break
 
 
-def _check_data(trials: list[Trial], root: Path | None) -> None:
+def _account(plan: Plan, options: RunOptions) -> Account:
+    resources = plan.sweep.resources
+    device = "cuda" if resources.gpu > 0 else "cpu"
+    return Account(plan, LocalFiles(options.storage), device=device, threads=resources.cpu)
+
+
+def _check_data(trials: list[Trial], root: Path | None) -> dict[str, str]:
+    """Read every data set once, before anything starts; return the fingerprint of each."""
+    found = {}
     for name, allow_unofficial in dict.fromkeys((trial.plan.dataset, trial.plan.allow_unofficial) for trial in trials):
-        datasets.load(name, root=root, allow_unofficial=allow_unofficial)
+        found[name] = datasets.load(name, root=root, allow_unofficial=allow_unofficial).fingerprint
     datasets.load.cache_clear()
+    return found
 
 
 def _first_line(campaign: Campaign, plan: Plan) -> str:
@@ -250,6 +263,27 @@ class _MlflowListener:
         tags = {"sweep.message": record.message} if record.message else {}
         self._tracker.trial_ended(
             trial.id, end_reason=str(record.end_reason), metrics=_final_metrics(record), tags=tags
+        )
+
+
+class _Spending:
+    """Keeps the sweep's own numbers in MLflow up to date while it runs."""
+
+    def __init__(self, tracker: Tracker, account: Account):
+        self._tracker, self._account = tracker, account
+
+    def started(self, trial: Trial, info: Mapping[str, Any]) -> None:
+        self._tell()
+
+    def reported(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        self._tell()
+
+    def ended(self, trial: Trial, record: Record) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        self._tracker.sweep_reported(
+            metrics={"sweep_epsilon_spent": self._account.spent_epsilon}, step=self._account.steps
         )
 
 
