@@ -13,8 +13,8 @@ from uuid import uuid4
 from dirdp.accounting import conversion
 from dirdp.filter import RenyiFilter
 from sweep.expand import Trial
-from sweep.ledger import FILE, Charge, Files, Ledger, Mechanism, Spending
-from sweep.planning import Plan, Segment
+from sweep.ledger import FILE, Charge, Files, Ledger, Mechanism
+from sweep.planning import Plan, Segment, Spending
 from sweep.spec import SpecError
 
 __all__ = ["Account"]

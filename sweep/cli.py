@@ -103,11 +103,12 @@ def run(
 ) -> None:
     """Run a sweep; run again, only what is missing runs."""
     from sweep.planning import plan as plan_sweep
+    from sweep.random_count import with_drawn_count
     from sweep.running import RunOptions
     from sweep.running import run as run_sweep
     from sweep.tracking import default_uri
 
-    laid_out = plan_sweep(load(name, size=size, overrides=set_ or ()))
+    laid_out = plan_sweep(with_drawn_count(load(name, size=size, overrides=set_ or ()), storage))
     for point in laid_out.points:
         if point.reason:
             console.print(f"[yellow]infeasible:[/] {escape(point.reason)}", soft_wrap=True)
@@ -149,6 +150,21 @@ def report(name: SweepName, size: Size = None, storage: Storage = STORAGE) -> No
     for table in artifacts.tables.values():
         console.print(rich_table(table))
     _print_paths(paths)
+
+
+@app.command()
+def privacy(
+    name: Annotated[str, typer.Argument(help="A sweep that has been run, a search space or a .yaml file.")],
+    size: Size = None,
+    set_: Set = None,
+    storage: Storage = STORAGE,
+    trial: Annotated[str | None, typer.Option(help="The id of one trial, or its beginning.")] = None,
+) -> None:
+    """State what the ε of a sweep or a trial is, covers and does not cover, and what the sweep has spent."""
+    from sweep.results import privacy_statement
+
+    statement = privacy_statement(name, storage=storage, size=size, overrides=set_ or (), trial=trial)
+    console.print(statement.text(), soft_wrap=True, markup=False, highlight=False, end="")
 
 
 @app.command()
@@ -275,14 +291,15 @@ def _results(storage: Path, name: str, size: str | None) -> Results:
 
 
 def _show(results: Results, *, paths: list[Path]) -> None:
-    from sweep.plan_table import sweep_epsilon_line
+    from sweep.plan_table import sweep_lines
     from sweep.planning import plan as plan_sweep
     from sweep.reporting import points_frame, trials_frame
     from sweep.reporting.terminal import summary_table
 
     trials = trials_frame(results.records, rung=results.rung)
     console.print(summary_table(trials, points_frame(trials, seeds=results.sweep.seeds)))
-    console.print(sweep_epsilon_line(plan_sweep(results.sweep), removed=results.removed), soft_wrap=True, markup=False)
+    for line in sweep_lines(plan_sweep(results.sweep), results.ledger, removed=results.removed):
+        console.print(line, soft_wrap=True, markup=False)
     for record in results.records:
         if record.message:
             console.print(f"{record.end_reason} {record.trial_id}: {record.message}", soft_wrap=True, markup=False)

@@ -22,12 +22,12 @@ from typing import IO, Any, Protocol
 import numpy as np
 from filelock import FileLock
 
-from dirdp.accounting import RdpCurve, compose, conversion
+from dirdp.accounting import RdpCurve, compose
 from dirdp.methods.base import Guarantee
-from sweep.planning import Point
+from sweep.planning import Point, Spending
 from sweep.store import StoreError
 
-__all__ = ["FILE", "Charge", "DataSet", "Files", "Ledger", "LocalFiles", "Mechanism", "Spending"]
+__all__ = ["FILE", "Charge", "DataSet", "Files", "Ledger", "LocalFiles", "Mechanism"]
 
 FILE = "ledger.jsonl"
 
@@ -148,39 +148,6 @@ class Charge:
     def entry(self) -> dict[str, Any]:
         """Its line in the ledger."""
         return {"kind": "charge"} | asdict(self) | {"share": str(self.share)}
-
-
-@dataclass(frozen=True, eq=False)
-class Spending:
-    """Some trainings together, at δ.
-
-    `curve` is the Rényi loss of those that have a bound, None if there are none; `unbounded` are the trials that have
-    none, `guarantees` what the losses stand for.
-    """
-
-    delta: float
-    curve: RdpCurve | None
-    unbounded: tuple[str, ...]
-    guarantees: tuple[Guarantee, ...]
-
-    @property
-    def epsilon(self) -> float:
-        """ε at δ, at the order where it is least; infinite with a trial that has no bound, 0 without any trial."""
-        if self.unbounded:
-            return math.inf
-        return self.curve.epsilon(self.delta).epsilon if self.curve else 0.0
-
-    @property
-    def order(self) -> int | None:
-        """The order of `epsilon`."""
-        return self.curve.epsilon(self.delta).order if self.curve else None
-
-    def at(self, order: int) -> float:
-        """ε at δ and this order, infinite and 0 as `epsilon`."""
-        if self.unbounded:
-            return math.inf
-        loss = self.curve.at(order) if self.curve else 0.0
-        return max(0.0, loss + conversion(order, self.delta)) if loss else 0.0
 
 
 @dataclass(frozen=True, eq=False)

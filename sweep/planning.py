@@ -15,12 +15,45 @@ import numpy as np
 from dirdp import BudgetError, budget_floor, methods
 from dirdp.accounting import RdpCurve, compose, conversion, worst
 from dirdp.filter import RenyiFilter
-from dirdp.methods.base import Method
+from dirdp.methods.base import Guarantee, Method
 from sweep.expand import Trial, expand, support
 from sweep.spec import SpecError, Sweep
 from sweep.words import round_up
 
-__all__ = ["Plan", "Point", "Segment", "plan"]
+__all__ = ["Plan", "Point", "Segment", "Spending", "plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Spending:
+    """Some trainings together, at δ.
+
+    `curve` is the Rényi loss of those that have a bound, None if there are none; `unbounded` are the trials that have
+    none, `guarantees` what the losses stand for.
+    """
+
+    delta: float
+    curve: RdpCurve | None
+    unbounded: tuple[str, ...]
+    guarantees: tuple[Guarantee, ...]
+
+    @property
+    def epsilon(self) -> float:
+        """ε at δ, at the order where it is least; infinite with a trial that has no bound, 0 without any trial."""
+        if self.unbounded:
+            return math.inf
+        return self.curve.epsilon(self.delta).epsilon if self.curve else 0.0
+
+    @property
+    def order(self) -> int | None:
+        """The order of `epsilon`."""
+        return self.curve.epsilon(self.delta).order if self.curve else None
+
+    def at(self, order: int) -> float:
+        """ε at δ and this order, infinite and 0 as `epsilon`."""
+        if self.unbounded:
+            return math.inf
+        loss = self.curve.at(order) if self.curve else 0.0
+        return max(0.0, loss + conversion(order, self.delta)) if loss else 0.0
 
 
 @dataclass(frozen=True)
@@ -124,20 +157,28 @@ class Plan:
 
     @cached_property
     def curve(self) -> RdpCurve | None:
-        """Rényi loss of the whole sweep: every feasible trial to its full length, at the orders all of them have.
+        """Rényi loss of all trials that have a bound, each to its full length, at the orders all of them have.
 
-        Sound whatever is stopped early, since a stopped sweep is a function of the full one. None where a trial has no
-        mechanism.
+        Sound whatever is stopped early, since a stopped sweep is a function of the full one. None where none has one.
         """
-        if self.unbounded:
-            return None
         # Seeds share one curve.
-        return compose([point.curve * len(point.trials) for point in self.points if point.curve is not None])
+        curves = [point.curve * len(point.trials) for point in self.points if point.curve is not None]
+        return compose(curves) if curves else None
 
-    @cached_property
+    @property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """What the trials' losses stand for."""
+        return tuple(dict.fromkeys(point.method.guarantee for point in self.points if point.method))
+
+    @property
+    def spending(self) -> Spending:
+        """All trials together, each at its full length."""
+        return Spending(self.delta, self.curve, tuple(trial.id for trial in self.unbounded), self.guarantees)
+
+    @property
     def sweep_epsilon(self) -> float:
-        """`curve` as ε at `delta`: nominal if any trial's is; infinite where a trial has no mechanism."""
-        return self.curve.epsilon(self.delta).epsilon if self.curve else math.inf
+        """ε of `spending`: nominal if any trial's is; infinite where a trial has no mechanism."""
+        return self.spending.epsilon
 
     @cached_property
     def best_of(self) -> RdpCurve | None:

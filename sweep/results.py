@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +10,14 @@ import yaml
 from pydantic import ValidationError
 
 from sweep.expand import expand
+from sweep.ledger import Ledger, LocalFiles
+from sweep.planning import plan
+from sweep.privacy import Statement, sweep_statement, trial_statement
 from sweep.reporting import write_report
-from sweep.spec import SpecError, Sweep, fault
+from sweep.spec import SpecError, Sweep, fault, load
 from sweep.store import Record, Store
 
-__all__ = ["Results"]
+__all__ = ["Results", "privacy_statement"]
 
 _SPEC = "sweep.yaml"
 
@@ -37,6 +41,11 @@ class Results:
         text = yaml.safe_dump(sweep.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
         path.write_text(text, encoding="utf-8")
         return path
+
+    @staticmethod
+    def exists(storage: Path, name: str) -> bool:
+        """Whether a sweep of this name has been run under `storage`."""
+        return (storage / name / _SPEC).is_file()
 
     @classmethod
     def read(cls, storage: Path, name: str) -> Results:
@@ -66,6 +75,16 @@ class Results:
         """ASHA's first rung as a fraction of each trial's steps; None without early stopping."""
         return self.sweep.asha.grace if self.sweep.asha else None
 
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the storage."""
+        return Ledger.read(LocalFiles(self.folder.parent))
+
+    @property
+    def privacy(self) -> Statement:
+        """What the sweep's privacy numbers are and mean, with what all sweeps on this storage have spent."""
+        return sweep_statement(plan(self.sweep), self.ledger)
+
     def write_report(self) -> list[Path]:
         """Write tables and figures into the sweep's folder; return their paths."""
         return write_report(
@@ -75,4 +94,27 @@ class Results:
             records=self.records,
             seeds=self.sweep.seeds,
             rung=self.rung,
+            privacy=self.privacy,
         )
+
+
+def privacy_statement(
+    name: str, *, storage: Path, size: str | None = None, overrides: Sequence[str] = (), trial: str | None = None
+) -> Statement:
+    """The privacy statement of a sweep that has been run, or of a search space, or of the `trial` of either.
+
+    Raises `SpecError` for an unknown name or trial.
+    """
+    run = f"{name}-{size}" if size else name
+    if Results.exists(storage, run) and not overrides:
+        results = Results.read(storage, run)
+        sweep, records = results.sweep, {record.trial_id: record for record in results.records}
+    else:
+        sweep, records = load(name, size=size, overrides=overrides), {}
+    laid_out = plan(sweep)
+    if trial is None:
+        return sweep_statement(laid_out, Ledger.read(LocalFiles(storage)))
+    found = [one for one in laid_out.trials if one.id.startswith(trial)]
+    if len(found) != 1:
+        raise SpecError(f"{len(found)} trials of {sweep.name} have an id that begins with {trial!r}; one must")
+    return trial_statement(laid_out, found[0], records.get(found[0].id))

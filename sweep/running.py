@@ -17,10 +17,11 @@ from dirdp.plan import TrainingPlan
 from sweep.account import Account
 from sweep.campaign import Campaign, run_trial
 from sweep.expand import Trial
-from sweep.ledger import LocalFiles
+from sweep.ledger import Ledger, LocalFiles
 from sweep.live import LiveView
 from sweep.plan_table import sweep_epsilon_line
 from sweep.planning import Plan
+from sweep.privacy import sweep_statement
 from sweep.reporting.colors import alpha_colors
 from sweep.results import Results
 from sweep.spec import Resources
@@ -82,7 +83,7 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         if not options.address:  # on a cluster the data lie on its nodes
             for name, sha256 in _check_data(plan.trials, options.data_root).items():
                 account.know(name, sha256)
-        tracker = _tracker(plan, options, removed=len(campaign.removed))
+        tracker = _tracker(plan, options, account, removed=len(campaign.removed))
         listeners += [_SpecWriter(folder, plan), _MlflowListener(tracker, plan, labels), _Spending(tracker, account)]
         console.print(_first_line(campaign, plan), soft_wrap=True, markup=False)
         status, files = "FAILED", []
@@ -95,6 +96,7 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
                 results = _results(campaign, plan, folder)
                 if results.records:  # a run that could not start leaves an earlier report alone
                     files = results.write_report()
+                    tracker.sweep_reported(tags={"sweep.privacy": results.privacy.text()})
                     for path in [results.spec, *files]:
                         tracker.artifact(path)
             finally:
@@ -167,9 +169,11 @@ def _check_data(trials: list[Trial], root: Path | None) -> dict[str, str]:
 
 def _first_line(campaign: Campaign, plan: Plan) -> str:
     finished, retried, removed = len(campaign.finished_before), len(campaign.retried), len(campaign.removed)
-    total = len(plan.trials)
-    new = total - finished - retried - len(campaign.skipped)
+    total, unaffordable = len(plan.trials), len(set(campaign.unaffordable) - set(campaign.retried))
+    new = total - finished - retried - len(campaign.skipped) - unaffordable
     parts = [f"{new} new"]
+    if unaffordable:
+        parts.append(f"{unaffordable} that the budget has no room for; a higher budget.sweep_epsilon would")
     if finished:
         parts.append(f"{finished} finished before")
     if campaign.skipped:
@@ -199,8 +203,8 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _tracker(plan: Plan, options: RunOptions, *, removed: int) -> Tracker:
-    sweep = plan.sweep
+def _tracker(plan: Plan, options: RunOptions, account: Account, *, removed: int) -> Tracker:
+    sweep, planned = plan.sweep, account.planned
     tracker = Tracker(
         uri=options.tracking_uri or default_uri(options.storage),
         experiment=sweep.name,
@@ -208,11 +212,13 @@ def _tracker(plan: Plan, options: RunOptions, *, removed: int) -> Tracker:
         name=sweep.name,
         tags={
             "sweep.title": sweep.title,
-            "sweep.sweep_epsilon_planned": sweep_epsilon_line(plan, removed=removed),
+            "sweep.sweep_epsilon_planned": sweep_epsilon_line(plan, planned, removed=removed),
+            "sweep.privacy": sweep_statement(plan, Ledger.read(LocalFiles(options.storage))).text(),
         },
         params={"trials": len(plan.trials), "points": len(plan.points), "seeds": sweep.seeds},
     )
-    tracker.sweep_reported(metrics={"sweep_epsilon_planned": plan.sweep_epsilon})
+    budget = sweep.budget.sweep_epsilon if sweep.budget else None
+    tracker.sweep_reported(metrics={"sweep_epsilon_planned": planned.epsilon, "sweep_epsilon_budget": budget})
     return tracker
 
 
