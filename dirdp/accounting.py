@@ -72,9 +72,39 @@ class RdpCurve:
             ValueError: δ is not in (0, 1).
         """
         delta = _validate.real("delta", delta, above=0, below=1)
-        epsilons = np.where(self.rdp > 0, self.rdp + _conversion(self.orders, delta), 0).clip(min=0)
+        epsilons = np.where(self.rdp > 0, self.rdp + conversion(self.orders, delta), 0).clip(min=0)
         best = int(np.argmin(epsilons))
         return PrivacySpent(epsilon=float(epsilons[best]), order=int(self.orders[best]))
+
+    def delta(self, epsilon: float) -> float:
+        """The least δ at ε over the orders, at most 1: `epsilon` solved for δ.
+
+        Raises:
+            ValueError: ε is negative or not finite.
+
+        >>> run = rdp_curve(r=0.234893, alpha=3, sampling_rate=0.005, steps=20000)
+        >>> round(run.delta(1.0), 7)
+        1e-05
+        """
+        epsilon = _validate.real("epsilon", epsilon, at_least=0)
+        n = self.orders
+        log_deltas = (n - 1) * (self.rdp - epsilon + np.log1p(-1 / n) + 1e-15 * (1 + epsilon)) - np.log(n)
+        return float(np.exp(log_deltas.min().clip(max=0)))
+
+    def at(self, order: int) -> float:
+        """The loss at one order.
+
+        Raises:
+            ValueError: the curve does not hold it.
+        """
+        place = np.flatnonzero(self.orders == order)
+        if not place.size:
+            raise ValueError(f"order must be one of {self.orders[0]} to {self.orders[-1]}, got {order}")
+        return float(self.rdp[place[0]])
+
+    def __mul__(self, times: float) -> RdpCurve:
+        """The loss of `times` such runs, or of that share of one."""
+        return RdpCurve(orders=self.orders, rdp=self.rdp * _validate.real("times", times, at_least=0))
 
     def __add__(self, other: RdpCurve) -> RdpCurve:
         orders, mine, theirs = np.intersect1d(self.orders, other.orders, assume_unique=True, return_indices=True)
@@ -100,6 +130,37 @@ def compose(curves: Iterable[RdpCurve]) -> RdpCurve:
     if not total.orders.size:
         raise ValueError(f"curves must share an order, got {len(curves)} curves without a common one")
     return total
+
+
+def worst(curves: Iterable[RdpCurve]) -> RdpCurve:
+    """Loss of whichever of the runs is made: at each order common to all of them, the greatest.
+
+    It is also that of a run chosen at random, if the choice depends on no data.
+
+    Raises:
+        ValueError: there are no curves, or they share no order.
+
+    >>> small, large = (rdp_curve(r=r, alpha=3, sampling_rate=0.005, steps=20000) for r in (0.2, 0.3))
+    >>> worst([small, large]).at(5) == large.at(5)
+    True
+    """
+    curves = list(curves)
+    orders = compose(curves).orders
+    losses = [curve.rdp[np.isin(curve.orders, orders)] for curve in curves]
+    return RdpCurve(orders=orders, rdp=np.max(losses, axis=0))
+
+
+def conversion(orders: ArrayLike, delta: float) -> Any:
+    """log(λ−1) − (log δ + λ·log λ)/(λ−1): what ε at δ has above the Rényi loss at each order λ (Lemma 13).
+
+    Rounded up by a bound on its rounding error.
+
+    >>> round(conversion(12, 1e-5), 4)
+    0.7337
+    """
+    orders, log_delta = np.asarray(orders), np.log(delta)
+    added = np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1) + 1e-15 * (1 - log_delta)
+    return _validate.plain(added)
 
 
 def mechanism_rdp(order: ArrayLike, *, r: float, alpha: float, bound: Bound = "lemma9") -> Any:
@@ -308,9 +369,3 @@ def _gap(orders: NDArray[Any], r: float, alpha: float) -> NDArray[np.float64]:
 def _upper_half(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """x without the lower 27 bits of its mantissa."""
     return (x.view(np.int64) & -(1 << 27)).view(np.float64)
-
-
-def _conversion(orders: NDArray[np.int64], delta: float) -> NDArray[np.float64]:
-    """log(λ−1) − (log δ + λ·log λ)/(λ−1), plus a bound on its rounding error (Lemma 13)."""
-    log_delta = np.log(delta)
-    return np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1) + 1e-15 * (1 - log_delta)

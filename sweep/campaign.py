@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 import dirdp
+from dirdp import datasets
 from dirdp.methods.base import Method
 from dirdp.plan import TrainingPlan
+from sweep.account import Account
 from sweep.checkpoints import Checkpoints
 from sweep.expand import Trial
 from sweep.planning import Plan
@@ -34,6 +36,8 @@ def run_trial(
 ) -> Generator[dict[str, Any], None, None]:
     """Train one plan; yield the messages that `Campaign.report` takes, as plain JSON values.
 
+    The first one has no report: it says what was calibrated, and comes before anything is trained.
+
     The device follows from the share of a GPU that the trial was given, not from what the host has. A checkpoint is
     saved before each report is sent, with all reports so far: a trial that goes on from one sends them again.
 
@@ -51,6 +55,9 @@ def run_trial(
         info = _info(training.method) | {"device": device, "threads": threads} | history
         if training.unofficial:
             info["data"] = "unofficial"
+        data = datasets.load(plan.dataset, root=data_root, allow_unofficial=plan.allow_unofficial)
+        info["data_sha256"] = data.fingerprint
+        yield {"info": info, "end_reason": None}
         for known in reports:
             yield {"info": info, "report": known, "end_reason": known["end_reason"]}
         for report in training:
@@ -121,13 +128,20 @@ class Campaign:
     Whatever ended for good in an earlier run on the same store is not run again; with early stopping, its scores are
     shown to the scheduler first. A trial that goes on after the death of its process sends its reports again; those
     already known are passed over.
+
+    With an `account`, each segment of a trial, from one report to the next, is charged before it may start. A trial
+    that the budget does not reach to the end for is not started.
     """
 
-    def __init__(self, plan: Plan, store: Store, *, listeners: list[Listener]):
+    def __init__(self, plan: Plan, store: Store, *, listeners: list[Listener], account: Account | None = None):
         self.storage = store.storage
         self._store = store
         self._listeners = listeners
+        self._account = account
+        self._running: set[str] = set()
+        self._begun: dict[str, int] = {}  # the step after which a trial's present process began
         self._trials = {trial.id: trial for trial in plan.trials}
+        self._budgeted = plan.sweep.budget is not None
         self._stopping = EarlyStopping(plan.sweep.asha) if plan.sweep.asha else None
         self._cancelled = False
         stored = store.read()
@@ -150,7 +164,12 @@ class Campaign:
 
     def next(self) -> Trial | None:
         """The next trial to run, or None if none can start before a running one has ended."""
-        return None if self._cancelled else self._queue.next()
+        trial = None if self._cancelled else self._queue.next(self._fits)
+        if trial is not None:
+            self._running.add(trial.id)
+            if self._account:
+                self._account.reserve(trial)
+        return trial
 
     def step(self, trial_id: str) -> int:
         """The step of a trial's last report; 0 before its first."""
@@ -160,7 +179,12 @@ class Campaign:
     @property
     def exhausted(self) -> bool:
         """Whether no trial will come any more."""
-        return self._cancelled or self._queue.exhausted
+        return self._cancelled or self._queue.exhausted or bool(self.unaffordable)
+
+    @property
+    def unaffordable(self) -> list[Trial]:
+        """Trials that are left once nothing runs and the budget has room for none of them."""
+        return self._queue.stuck(self._fits) if self._account and not self._running else []
 
     @property
     def skipped(self) -> list[Trial]:
@@ -170,8 +194,15 @@ class Campaign:
     @property
     def complete(self) -> bool:
         """Whether every trial has ended or was skipped, none of them for a reason worth a second try."""
-        ended = {name for name, record in self.records.items() if record.end_reason in FINAL}
-        return self._trials.keys() <= ended | {trial.id for trial in self.skipped}
+        ends = {*FINAL, "budget_exhausted"}
+        ended = {name for name, record in self.records.items() if record.end_reason in ends}
+        return self._trials.keys() <= ended | {trial.id for trial in (*self.skipped, *self.unaffordable)}
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether a trial may go on when its process dies: not if that would spend more than the budget holds."""
+        repeats = self._account is None or all(map(self._account.repeats, self._trials.values()))
+        return repeats or not self._budgeted
 
     def cancel(self) -> None:
         """Hand out no further trial."""
@@ -184,16 +215,19 @@ class Campaign:
         """
         if fault := message.get("fault"):
             raise StoreError(fault)
-        trial, info = self._trials[trial_id], message.get("info") or {}
+        trial, info, report = self._trials[trial_id], message.get("info") or {}, message.get("report")
+        end_reason, begins = message["end_reason"], report is None
         if trial_id not in self.records:
             self._start(trial, info)
-        record, report = self.records[trial_id], message.get("report")
+            begins = True
+        record = self.records[trial_id]
         if record.end_reason is not None:
             return False
         if info and info != record.info:
             self._store.moved(trial_id, info)
             record.info = dict(info)
-        end_reason = message["end_reason"]
+        if begins and end_reason is None and not self._begins(trial, info):
+            end_reason = "budget_exhausted"
         if report and report["step"] > self.step(trial_id):
             self._store.reported(trial_id, report)
             record.reports.append(dict(report))
@@ -201,6 +235,8 @@ class Campaign:
                 listener.reported(trial, report)
             if end_reason is None and self._stopping and not self._stopping.goes_on(trial, report):
                 end_reason = "early_stopped"
+        if end_reason is None and report and not self._goes_on(trial, report["step"]):
+            end_reason = "budget_exhausted"
         if end_reason is not None:
             self._end(trial, end_reason, message.get("message"))
         return end_reason is None
@@ -217,7 +253,24 @@ class Campaign:
             if record.end_reason is None:
                 self._end(self._trials[trial_id], "interrupted", None)
 
+    def _begins(self, trial: Trial, info: Mapping[str, Any]) -> bool:
+        """Charge what a process trains first, and note where it begins; return whether it may.
+
+        It comes anew, where it does not repeat the same bits, if another process died while training it.
+        """
+        self._begun[trial.id] = info.get("resumed", [0])[-1]
+        return self._account is None or self._account.charge(trial, self._begun[trial.id])
+
+    def _goes_on(self, trial: Trial, step: int) -> bool:
+        """Charge what follows a report; return whether it may start. A report that is sent again starts nothing."""
+        return self._account is None or step <= self._begun[trial.id] or self._account.charge(trial, step)
+
+    def _fits(self, trial: Trial) -> bool:
+        return self._account is None or self._account.may_start(trial)
+
     def _start(self, trial: Trial, info: Mapping[str, Any]) -> None:
+        if self._account and "data_sha256" in info:
+            self._account.know(trial.plan.dataset, info["data_sha256"])
         self.records[trial.id] = self._store.started(trial, info)
         for listener in self._listeners:
             listener.started(trial, info)
@@ -226,6 +279,9 @@ class Campaign:
         record = self.records[trial.id]
         self._store.ended(trial.id, end_reason, message)
         record.end_reason, record.message = end_reason, message
+        self._running.discard(trial.id)
+        if self._account:
+            self._account.ended(trial)
         self._queue.settle(trial, end_reason)
         for listener in self._listeners:
             listener.ended(trial, record)

@@ -125,6 +125,7 @@ def run(
 ) -> None:
     """Run a sweep; run again, only what is missing runs."""
     from sweep.planning import plan as plan_sweep
+    from sweep.random_count import with_drawn_count
     from sweep.results import unused_name
     from sweep.running import RunOptions
     from sweep.running import run as run_sweep
@@ -133,7 +134,9 @@ def run(
 
     place = open_storage(storage)
     sweep = load(name, size=size, overrides=set_ or (), called=called)
-    laid_out = plan_sweep(sweep.model_copy(update={"name": unused_name(place, sweep.name)}) if fresh else sweep)
+    if fresh:
+        sweep = sweep.model_copy(update={"name": unused_name(place, sweep.name)})
+    laid_out = plan_sweep(with_drawn_count(sweep, place))
     if not laid_out.sweep.training:
         _compute(laid_out, place)
         return
@@ -262,6 +265,22 @@ def report(name: SweepName, size: Size = None, storage: Storage = STORAGE, track
     paths = results.write_report()
     _show(results, paths=paths)
     attach([results.write_spec(), *paths], uri=tracking_uri or default_uri(place.local), name=results.sweep.name)
+
+
+@app.command()
+def privacy(
+    name: Annotated[str, typer.Argument(help="A sweep that has been run, a search space or a .yaml file.")],
+    size: Size = None,
+    set_: Set = None,
+    storage: Storage = STORAGE,
+    trial: Annotated[str | None, typer.Option(help="The id of one trial, or its beginning.")] = None,
+) -> None:
+    """State what the ε of a sweep or a trial is, covers and does not cover, and what the sweep has spent."""
+    from sweep.results import privacy_statement
+    from sweep.storage import open_storage
+
+    statement = privacy_statement(name, storage=open_storage(storage), size=size, overrides=set_ or (), trial=trial)
+    console.print(statement.text(), soft_wrap=True, markup=False, highlight=False, end="")
 
 
 @app.command()
@@ -464,14 +483,15 @@ def _compute(laid_out: Plan, place: Place) -> None:
 
 
 def _show(results: Results, *, paths: list[Path]) -> None:
-    from sweep.plan_table import sweep_epsilon_line
+    from sweep.plan_table import sweep_lines
     from sweep.planning import plan as plan_sweep
     from sweep.reporting import no_figure, points_frame, trials_frame
     from sweep.reporting.terminal import summary_table
 
     trials = trials_frame(results.records, rung=results.rung)
     console.print(summary_table(trials, points_frame(trials, seeds=results.sweep.seeds)))
-    console.print(sweep_epsilon_line(plan_sweep(results.sweep), removed=results.removed), soft_wrap=True, markup=False)
+    for line in sweep_lines(plan_sweep(results.sweep), results.ledger, removed=results.removed):
+        console.print(line, soft_wrap=True, markup=False)
     for record in results.records:
         if record.message:
             console.print(f"{record.end_reason} {record.trial_id}: {record.message}", soft_wrap=True, markup=False)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from dirdp.plan import TrainingPlan
 from sweep.spec import SpecError, Sweep, fault, is_distribution
 
-__all__ = ["Trial", "expand"]
+__all__ = ["Trial", "expand", "support"]
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,41 @@ def expand(sweep: Sweep) -> list[Trial]:
     """
     trials: dict[str, Trial] = {}
     for index, grid in enumerate(sweep.space):
-        for point in _points(sweep, grid, f"{sweep.name}: space[{index}]"):
+        for number, point in enumerate(_points(sweep, grid, f"{sweep.name}: space[{index}]")):
+            # Draws that are to be independent have seeds of their own, so that equal ones are still two.
+            first = number * sweep.seeds if sweep.random_stopping else 0
             for replicate in range(sweep.seeds):
-                trial = Trial(_plan(sweep, point, replicate), replicate)
+                trial = Trial(_plan(sweep, point, first + replicate), replicate)
                 trials.setdefault(trial.id, trial)
     return list(trials.values())
+
+
+def support(sweep: Sweep) -> list[TrainingPlan]:
+    """Every plan that the space of a `random_stopping` may draw, but for what the privacy loss does not depend on.
+
+    Choices are all taken; of a continuous distribution, which only a learning rate and the like may have, one value.
+    """
+    axes = {key: _values(key, value) for key, value in sweep.space[0].items()}
+    return [_plan(sweep, dict(zip(axes, cell, strict=True)), 0) for cell in itertools.product(*axes.values())]
+
+
+def _values(key: str, value: Any) -> list[Any]:
+    values = value["choice"] if is_distribution(value) and "choice" in value else [value]
+    values = [next(iter(one.values()))[0] if is_distribution(one) else one for one in values]
+    return values[:1] if key in ("lr", "effective_lr") else values
 
 
 def _points(sweep: Sweep, grid: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if both := sorted(sweep.trial.keys() & grid.keys()):
         raise SpecError(f"{where}: {both[0]} is in trial and in space; keep one of them")
     drawn = {key: value for key, value in grid.items() if is_distribution(value)}
-    if drawn and sweep.samples is None:
+    if drawn and sweep.draws is None:
         raise SpecError(f"{where}: {next(iter(drawn))} is a distribution, so `samples` must say how many draws")
-    if sweep.samples is not None and not any(is_distribution(v) for g in sweep.space for v in g.values()):
+    if (
+        sweep.samples is not None
+        and not sweep.random_stopping
+        and not any(is_distribution(v) for g in sweep.space for v in g.values())
+    ):
         raise SpecError(f"{where}: samples={sweep.samples} but nothing in space is a distribution")
     axes = {key: value if isinstance(value, list) else [value] for key, value in grid.items() if key not in drawn}
     for key, values in axes.items():
@@ -87,7 +108,7 @@ def _points(sweep: Sweep, grid: dict[str, Any], where: str) -> Iterator[dict[str
             raise SpecError(f"{where}: {key} has no value")
     for chosen in itertools.product(*axes.values()):
         cell = dict(zip(axes, chosen, strict=True))
-        for number in range(sweep.samples if drawn and sweep.samples else 1):
+        for number in range(sweep.draws or 0 if drawn or sweep.random_stopping else 1):
             yield cell | _draw(drawn, cell=cell, number=number, seed=sweep.sampling_seed, where=where)
 
 

@@ -101,7 +101,7 @@ class LiveView(Listener):
         return {
             "done": str(self._count["completed"]),
             "running": str(len(self._running)),
-            "stopped early": str(self._count["early_stopped"]),
+            "stopped early": str(self._count["early_stopped"] + self._count["budget_exhausted"]),
             "failed": str(failed),
             "time left at most": "…" if left is None else f"{left // 60:.0f} min {left % 60:.0f} s",
             "best so far": self._best[1] if self._best else "…",

@@ -57,7 +57,9 @@ def run_on_ray(
     and whatever `campaign.report` raised.
     """
     gate = Gate(resources, data_root=data_root, guarded=address is not None)
-    judge = _Judge(campaign, gate)
+    # New noise costs anew, which a budget has not set aside.
+    retries = _RETRIES if campaign.may_retry else 0
+    judge = _Judge(campaign, gate, retries=retries)
     # Tune's own files are of no use afterwards: what a trial has done is in our store.
     with _connected(address), tempfile.TemporaryDirectory(prefix="tune", ignore_cleanup_errors=True) as scratch:
         _check_resources(resources, wait=wait_for_resources)
@@ -81,7 +83,7 @@ def run_on_ray(
             run_config=tune.RunConfig(
                 name=str(time.time_ns()),
                 storage_path=scratch,
-                failure_config=tune.FailureConfig(max_failures=_RETRIES),
+                failure_config=tune.FailureConfig(max_failures=retries),
                 # Tune's checkpoints stay off: ours are saved with each report, whatever Tune is doing.
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
                 verbose=0,
@@ -161,10 +163,11 @@ class _Search(_Unsaved, Searcher):
 class _Judge(_Unsaved, TrialScheduler):
     """Tune shows it every result; it passes them to the campaign and stops the trials that do not go on."""
 
-    def __init__(self, campaign: Campaign, gate: Gate):
+    def __init__(self, campaign: Campaign, gate: Gate, *, retries: int):
         super().__init__()
         self._campaign = campaign
         self._gate = gate
+        self._retries = retries
         self.failure: Exception | None = None
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
@@ -184,7 +187,7 @@ class _Judge(_Unsaved, TrialScheduler):
         """Pass on that a trial's process died once too often."""
         try:
             self._gate.settled(trial_id)
-            self._campaign.lost(trial_id, f"its process died {_RETRIES + 1} times without getting any further")
+            self._campaign.lost(trial_id, f"its process died {self._retries + 1} times without getting any further")
         except Exception as error:
             self.failure = self.failure or error
             self._campaign.cancel()

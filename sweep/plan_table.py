@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 from rich.markup import escape
@@ -11,10 +12,13 @@ from rich.table import Table
 from dirdp import BudgetError, attenuation, budget_floor, calibrate
 from dirdp.accounting import Bound
 from dirdp.theory import expected_loss, loss_variance
-from sweep.planning import Plan, Point
-from sweep.words import SYMBOLS, cell, round_up, varying
+from sweep.ledger import Ledger
+from sweep.planning import Plan, Point, Spending
+from sweep.privacy import UNACCOUNTED, choosing, weakest
+from sweep.scheduling import launch_order
+from sweep.words import SYMBOLS, cell, digits, round_up, varying
 
-__all__ = ["calibration_row", "calibration_table", "plan_table", "plan_totals"]
+__all__ = ["calibration_row", "calibration_table", "plan_table", "plan_totals", "sweep_epsilon_line", "sweep_lines"]
 
 _SHOWN = {"alpha", "lr", "effective_lr", "steps", "seed", "repeat"}  # in columns of their own, or not at all
 
@@ -63,6 +67,14 @@ def plan_totals(plan: Plan) -> str:
     if plan.sweep.training:
         lines = [f"{points}; {len(plan.trials)} trials; {plan.total_steps:,} steps", _early_stopping_line(plan)]
         lines.append(sweep_epsilon_line(plan))
+        lines.extend(_budget_lines(plan))
+        if plan.sweep.random_stopping:
+            law = plan.sweep.random_stopping.law
+            lines.append(
+                f"`sweep run` draws the number of trials: {law.name} law, mean {law.mean:g}; shown are "
+                f"{plan.sweep.draws}"
+            )
+            lines.append(f"choosing the best: {choosing(plan)}")
     else:
         lines = [f"{points}; no training: `sweep run {plan.sweep.name}` writes the table at once"]
     lines.extend(f"infeasible: {reason}" for reason in dict.fromkeys(point.reason for point in infeasible))
@@ -76,17 +88,48 @@ def _early_stopping_line(plan: Plan) -> str:
     return f"ASHA may save about {saved:.0%} of the steps, if each rung keeps its share"
 
 
-def sweep_epsilon_line(plan: Plan, *, removed: int = 0) -> str:
+def sweep_epsilon_line(plan: Plan, planned: Spending | None = None, *, removed: int = 0) -> str:
     """The ε of the whole sweep beside that of a trial, which does not include the choice among trials.
 
-    `removed` trials of earlier runs under the same name are outside it, and the line says so.
+    `planned` is the ledger's, which includes `removed` trials of earlier runs under the same name; the plan's if None.
     """
-    claims = sorted({point.method.guarantee.name for point in plan.points if point.method})
-    without = f", without {removed} earlier trials of this name that are not in the space any more" if removed else ""
+    planned = planned or plan.spending
+    others = f" and over {removed} earlier trials of this name that are not in the space any more" if removed else ""
+    unaccounted = f"; {UNACCOUNTED}" if plan.scores_are_private else ""
     return (
-        f"the whole sweep, every trial at full length: {round_up(plan.sweep_epsilon)} at δ = {plan.delta:g}, "
-        f"{', '.join(claims)}, composed over all trials{without}"
+        f"the whole sweep, every trial at full length: {round_up(planned.epsilon)} at δ = {plan.delta:g}, "
+        f"{weakest(planned.guarantees)}, composed over all trials{others}{unaccounted}"
     )
+
+
+def sweep_lines(plan: Plan, ledger: Ledger, *, removed: int = 0) -> list[str]:
+    """What a sweep costs as a whole and what it has spent, once it has been run."""
+    name = plan.sweep.name
+    if name not in ledger.sweeps:
+        return [sweep_epsilon_line(plan)]
+    spent, order = ledger.spent(name), ledger.plans[ledger.runs(name)[-1]]["order"]
+    of = f" of {digits(plan.sweep.budget.sweep_epsilon)}" if plan.sweep.budget else ""
+    return [
+        sweep_epsilon_line(plan, ledger.planned(name), removed=removed),
+        f"spent so far{of}: {round_up(spent.at(order))} at order λ = {order}, {weakest(spent.guarantees)}, ex post; "
+        f"`sweep privacy {name}` says more",
+    ]
+
+
+def _budget_lines(plan: Plan) -> list[str]:
+    """How far the budget reaches: in trials at full length, and with what early stopping may save."""
+    if plan.sweep.budget is None or plan.curve is None:
+        return []
+    budget = plan.filter(plan.curve)
+    trials = [trial for trial in launch_order(plan.trials) if plan.by_point[trial.point_id].feasible]
+    losses = [Fraction(plan.by_point[trial.point_id].curve.at(budget.order)) for trial in trials]  # type: ignore[union-attr]
+    reached = sum(budget.charge(loss) for loss in losses)
+    share = min(1.0, budget.limit / (plan.curve.at(budget.order) * plan.expected_steps / plan.total_steps))
+    line = (
+        f"budget.sweep_epsilon = {digits(plan.sweep.budget.sweep_epsilon)} at order λ = {budget.order} reaches for "
+        f"{reached} of {len(trials)} trials at full length"
+    )
+    return [line + (f"; for about {share:.0%} of the search, if each rung keeps its share" if plan.sweep.asha else "")]
 
 
 def calibration_row(

@@ -11,13 +11,16 @@ from typing import Any
 from rich.console import Console
 
 from dirdp import datasets
+from sweep.account import Account
 from sweep.campaign import Campaign, Listener, run_trial
 from sweep.expand import Trial
+from sweep.ledger import Ledger
 from sweep.live import LiveView
 from sweep.lock import Lock
 from sweep.notify import Notifier, check_url
 from sweep.plan_table import sweep_epsilon_line
 from sweep.planning import Plan
+from sweep.privacy import sweep_statement
 from sweep.reporting.colors import alpha_colors
 from sweep.results import Results
 from sweep.spec import Resources
@@ -75,18 +78,20 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         labels = _labels({trial.id: trial.plan.model_dump() for trial in plan.trials})
         view = LiveView(plan, console=console, labels=labels)
         listeners: list[Listener] = [view]
-        campaign = Campaign(plan, Store(storage, lock=lock), listeners=listeners)
+        account = _account(plan, options)
+        campaign = Campaign(plan, Store(storage, lock=lock), listeners=listeners, account=account)
         view.attach(campaign)
         if campaign.exhausted:
             console.print(_first_lines(campaign, plan), soft_wrap=True, markup=False)
             Results.save_sweep(storage, plan.sweep)
-            results = _results(campaign, plan, storage)
+            results = _results(campaign, plan, options.storage)
             return Outcome(results, results.write_report(), campaign.complete)
 
         if not options.address:  # on a cluster the data lie on its nodes
-            _check_data(plan.trials, options.data_root)
-        tracker = _tracker(plan, options, removed=len(campaign.removed))
-        listeners += [_SpecWriter(storage, plan), _MlflowListener(tracker, plan, labels)]
+            for name, sha256 in _check_data(plan.trials, options.data_root).items():
+                account.know(name, sha256)
+        tracker = _tracker(plan, options, account, removed=len(campaign.removed))
+        listeners += [_SpecWriter(storage, plan), _MlflowListener(tracker, plan, labels), _Spending(tracker, account)]
         console.print(_first_lines(campaign, plan), soft_wrap=True, markup=False)
         status, files = "FAILED", []
         notifier = Notifier(
@@ -103,9 +108,10 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         finally:
             campaign.close()
             try:
-                results = _results(campaign, plan, storage)
+                results = _results(campaign, plan, options.storage)
                 if results.records:  # a run that could not start leaves an earlier report alone
                     files = results.write_report()
+                    tracker.sweep_reported(tags={"sweep.privacy": results.privacy.text()})
                     for path in [results.write_spec(), *files]:
                         tracker.artifact(path)
             finally:
@@ -115,7 +121,7 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
 
 def _results(campaign: Campaign, plan: Plan, storage: Storage) -> Results:
     records = [campaign.records[trial.id] for trial in plan.trials if trial.id in campaign.records]
-    return Results(storage.local, plan.sweep, records, removed=len(campaign.removed))
+    return Results(storage, plan.sweep, records, removed=len(campaign.removed))
 
 
 def _execute(campaign: Campaign, resources: Resources, options: RunOptions) -> str:
@@ -153,17 +159,30 @@ def _run_locally(campaign: Campaign, resources: Resources, *, data_root: Path | 
                 break
 
 
-def _check_data(trials: list[Trial], root: Path | None) -> None:
+def _account(plan: Plan, options: RunOptions) -> Account:
+    resources = plan.sweep.resources
+    device = "cuda" if resources.gpu > 0 else "cpu"
+    return Account(plan, options.storage, device=device, threads=resources.cpu)
+
+
+def _check_data(trials: list[Trial], root: Path | None) -> dict[str, str]:
+    """Read every data set once, before anything starts; return the fingerprint of each."""
+    found = {}
     for name, allow_unofficial in dict.fromkeys((trial.plan.dataset, trial.plan.allow_unofficial) for trial in trials):
-        datasets.load(name, root=root, allow_unofficial=allow_unofficial)
+        found[name] = datasets.load(name, root=root, allow_unofficial=allow_unofficial).fingerprint
     datasets.load.cache_clear()
+    return found
 
 
 def _first_lines(campaign: Campaign, plan: Plan) -> str:
     """How many trials of each kind there are, and which ones an earlier space had that this one has not."""
+    left = {trial.id for trial in (*campaign.unfinished, *campaign.failed)}
+    unaffordable = [trial for trial in campaign.unaffordable if trial.id not in left]
     known = [campaign.finished_before, campaign.unfinished, campaign.failed, campaign.skipped]
     finished, unfinished, failed, skipped = map(len, known)
-    parts = [f"{len(plan.trials) - sum(map(len, known))} new"]
+    parts = [f"{len(plan.trials) - sum(map(len, known)) - len(unaffordable)} new"]
+    if unaffordable:
+        parts.append(f"{len(unaffordable)} that the budget has no room for; a higher budget.sweep_epsilon would")
     if finished:
         parts.append(f"{finished} finished before")
     if skipped:
@@ -204,8 +223,8 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _tracker(plan: Plan, options: RunOptions, *, removed: int) -> Tracker:
-    sweep = plan.sweep
+def _tracker(plan: Plan, options: RunOptions, account: Account, *, removed: int) -> Tracker:
+    sweep, planned = plan.sweep, account.planned
     tracker = Tracker(
         uri=options.tracking_uri or default_uri(options.storage.local),
         experiment=sweep.name,
@@ -213,11 +232,13 @@ def _tracker(plan: Plan, options: RunOptions, *, removed: int) -> Tracker:
         name=sweep.name,
         tags={
             "sweep.title": sweep.title,
-            "sweep.sweep_epsilon_planned": sweep_epsilon_line(plan, removed=removed),
+            "sweep.sweep_epsilon_planned": sweep_epsilon_line(plan, planned, removed=removed),
+            "sweep.privacy": sweep_statement(plan, Ledger.read(options.storage)).text(),
         },
         params={"trials": len(plan.trials), "points": len(plan.points), "seeds": sweep.seeds},
     )
-    tracker.sweep_reported(metrics={"sweep_epsilon_planned": plan.sweep_epsilon})
+    budget = sweep.budget.sweep_epsilon if sweep.budget else None
+    tracker.sweep_reported(metrics={"sweep_epsilon_planned": planned.epsilon, "sweep_epsilon_budget": budget})
     return tracker
 
 
@@ -262,6 +283,27 @@ class _MlflowListener(Listener):
         tags = {"sweep.message": record.message} if record.message else {}
         self._tracker.trial_ended(
             trial.id, end_reason=str(record.end_reason), metrics=_final_metrics(record), tags=tags
+        )
+
+
+class _Spending(Listener):
+    """Keeps the sweep's own numbers in MLflow up to date while it runs."""
+
+    def __init__(self, tracker: Tracker, account: Account):
+        self._tracker, self._account = tracker, account
+
+    def started(self, trial: Trial, info: Mapping[str, Any]) -> None:
+        self._tell()
+
+    def reported(self, trial: Trial, report: Mapping[str, Any]) -> None:
+        self._tell()
+
+    def ended(self, trial: Trial, record: Record) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        self._tracker.sweep_reported(
+            metrics={"sweep_epsilon_spent": self._account.spent_epsilon}, step=self._account.steps
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,9 +49,19 @@ class Queue:
             if trial.id in ended:
                 self.settle(trial, ended[trial.id])
 
-    def next(self) -> Trial | None:
-        """The next trial, or None if none can start now: ask again once a running one has ended."""
-        return self._ready.popleft() if self._ready else None
+    def next(self, fits: Callable[[Trial], bool] = lambda trial: True) -> Trial | None:
+        """The next trial that `fits`, or None if none can start now: ask again once a running one has ended."""
+        for trial in self._ready:
+            if fits(trial):
+                self._ready.remove(trial)
+                return trial
+        return None
+
+    def stuck(self, fits: Callable[[Trial], bool]) -> list[Trial]:
+        """All that is left, further seeds included, if none of those that could start now fits."""
+        if any(map(fits, self._ready)):
+            return []
+        return [*self._ready, *(trial for siblings in self._siblings.values() for trial in siblings)]
 
     @property
     def exhausted(self) -> bool:

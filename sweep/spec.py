@@ -11,11 +11,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from dirdp.plan import TrainingPlan
+from dirdp.selection import RunCount
 
-__all__ = ["Asha", "Resources", "SpecError", "Sweep", "fault", "load", "number", "shipped", "unknown"]
+__all__ = [
+    "Asha",
+    "Budget",
+    "RandomStopping",
+    "Resources",
+    "SpecError",
+    "Sweep",
+    "fault",
+    "load",
+    "number",
+    "shipped",
+    "unknown",
+]
 
 TRIAL_KEYS = sorted({*TrainingPlan.model_fields, "expected_batch_size", "epochs"} - {"seed", "repeat"})
 # Two names for one thing: laying one over a file that has the other replaces it.
@@ -80,10 +93,45 @@ class Resources(_Strict):
     gpu: Annotated[float, Field(ge=0)] = 0.0
 
 
+class Budget(_Strict):
+    """What the whole sweep may spend: ε at the sweep's δ, of all that is started (`dirdp.filter`)."""
+
+    sweep_epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class RandomStopping(_Strict):
+    """The number of draws is itself drawn, so that the best alone may be published (`dirdp.selection`).
+
+    `mean` is that of the number, `eta` the shape of its law: 0 logarithmic, 1 geometric, .inf Poisson.
+    """
+
+    mean: float
+    eta: float = 0.0
+
+    @model_validator(mode="after")
+    def _is_a_law(self) -> RandomStopping:
+        _ = self.law
+        return self
+
+    @property
+    def law(self) -> RunCount:
+        """The law of the number of draws."""
+        return RunCount(mean=self.mean, eta=self.eta)
+
+
+class Trials(_Strict):
+    """How many trials there are, where `samples` does not say."""
+
+    random_stopping: RandomStopping
+
+
 class Sweep(_Strict):
     """A search space, resolved: `trial` holds what all trials share, `space` the grids whose union is searched.
 
-    With `training` false its points are only calibrated, which is all that some tables of the paper need.
+    With `training` false its points are only calibrated, which is all that some tables of the paper need. Under
+    `trials.random_stopping` the number of draws that a run has made lies in `samples`. `score_data` says whether the
+    accuracy that steers the search is computed from records under the guarantee; None: it is if they are held out of
+    the training set.
     """
 
     name: str
@@ -93,9 +141,12 @@ class Sweep(_Strict):
     trial: dict[str, Any]
     space: Annotated[list[dict[str, Any]], Field(min_length=1)] = [{}]
     seeds: Annotated[int, Field(ge=1)] = 1
-    samples: Annotated[int, Field(ge=1)] | None = None
+    samples: Annotated[int, Field(ge=0)] | None = None
     sampling_seed: Annotated[int, Field(ge=0)] = 0
+    trials: Trials | None = None
     scheduler: Scheduler | None = None
+    budget: Budget | None = None
+    score_data: Literal["public", "private"] | None = None
     resources: Resources = Resources()
     sizes: dict[str, dict[str, Any]] = {}
 
@@ -109,7 +160,42 @@ class Sweep(_Strict):
         """The early-stopping rule, if there is one."""
         return self.scheduler.asha if self.scheduler else None
 
+    @property
+    def random_stopping(self) -> RandomStopping | None:
+        """The law of the number of draws, if it is drawn."""
+        return self.trials.random_stopping if self.trials else None
 
+    @property
+    def draws(self) -> int | None:
+        """Draws of each distribution: `samples`; under `random_stopping` the mean before the number is drawn."""
+        if self.samples is None and self.random_stopping:
+            return max(1, round(self.random_stopping.mean))
+        return self.samples
+
+    @model_validator(mode="after")
+    def _drawn_alike(self) -> Sweep:
+        """Whatever would void the theorem behind `random_stopping` is refused rather than explained afterwards."""
+        if self.trials is None:
+            if self.samples == 0:
+                raise ValueError("samples=0: there must be at least one draw")
+            return self
+        where = "trials.random_stopping"
+        if self.scheduler:
+            raise ValueError(f"{where} needs trials that all run to their end; take scheduler away")
+        if self.budget:
+            raise ValueError(f"{where} draws the number of trials, which a budget would cut; take budget away")
+        if len(self.space) > 1:
+            raise ValueError(f"{where} draws every trial from one space, got {len(self.space)} grids")
+        for key, value in self.space[0].items():
+            if isinstance(value, list):
+                raise ValueError(f"{where} draws every trial; {key} is a grid, write {{choice: {value}}}")
+            if key in DECIDE_LOSS and is_distribution(value) and "choice" not in value:
+                raise ValueError(f"{where} needs the privacy loss over the whole space; give {key} as {{choice: […]}}")
+        return self
+
+
+DECIDE_LOSS = {"alpha", "delta", "epochs", "epsilon", "expected_batch_size", "sampling_rate", "steps"}
+"""The numbers of a trial that its privacy loss depends on."""
 _KEYS = [name for name in Sweep.model_fields if name != "name"]  # which the file's own name gives
 
 
@@ -200,6 +286,8 @@ def _validated(content: dict[str, Any], where: str) -> Sweep:
         sweep = Sweep.model_validate(content)
     except ValidationError as error:
         raise SpecError(f"{where}: {fault(error, Sweep)}") from error
+    if sweep.trials and sweep.samples is not None:
+        raise SpecError(f"{where}: give samples or trials.random_stopping, not both, got samples={sweep.samples}")
     places = {"trial": sweep.trial} | {f"space[{i}]": grid for i, grid in enumerate(sweep.space)}
     for place, fields in places.items():
         for key, value in fields.items():

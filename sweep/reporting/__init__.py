@@ -32,6 +32,7 @@ from sweep.reporting.page import page
 from sweep.reporting.table import SUFFIXES, csv_text, text
 
 if TYPE_CHECKING:
+    from sweep.privacy import Statement
     from sweep.store import Record
 
 __all__ = [
@@ -74,22 +75,31 @@ _FORMATS: dict[str, dict[str, Any]] = {
 
 
 def write_report(
-    folder: Path, *, item: str, title: str, records: Sequence[Record], seeds: int, rung: float | None
+    folder: Path,
+    *,
+    item: str,
+    title: str,
+    records: Sequence[Record],
+    seeds: int,
+    rung: float | None,
+    privacy: Statement | None = None,
 ) -> list[Path]:
     """Write the tables and figures of a sweep into ``folder``, made if absent; return the paths of all files,
     tables first and the page last.
 
     ``item`` names what the sweep reproduces (:data:`VIEWS`); any other gets Figure 2's view.
     Always written: ``results.csv``, one row per trial; each of the view's tables as CSV, Markdown and LaTeX, each of
-    its figures as PNG and PDF, and ``ITEM.html``, a page that has them all in it. ``seeds`` is how many were asked per
+    its figures as PNG and PDF, ``privacy.txt`` if ``privacy`` is given, and ``ITEM.html``, a page that has them all in
+    it. ``seeds`` is how many were asked per
     point, ``rung`` ASHA's first rung as a fraction of T or None without ASHA. A file is replaced whole or not
     at all, and the same records give the same bytes. ``OSError`` where the folder cannot be written.
     """
     trials = trials_frame(records, rung=rung)
     item = item if item in VIEWS else "figure2"
     artifacts = VIEWS[item](trials, points_frame(trials, seeds=seeds), title=title, rung=rung)
-    files = _files(artifacts, item=item, title=title, plans=[record.plan for record in records])
-    return _written(folder, {"results.csv": csv_text(trials).encode(), **files})
+    files = _files(artifacts, item=item, title=title, plans=[record.plan for record in records], privacy=privacy)
+    stated = {"privacy.txt": privacy.text().encode()} if privacy else {}
+    return _written(folder, {"results.csv": csv_text(trials).encode(), **stated, **files})
 
 
 def no_figure(item: str | None, paths: Sequence[Path]) -> str | None:
@@ -132,7 +142,14 @@ def _strict(value: Any) -> Any:
     return value
 
 
-def _files(artifacts: Artifacts, *, item: str, title: str, plans: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+def _files(
+    artifacts: Artifacts,
+    *,
+    item: str,
+    title: str,
+    plans: Sequence[Mapping[str, Any]],
+    privacy: Statement | None = None,
+) -> dict[str, bytes]:
     """All files by name: tables, then figures, then the page with both."""
     texts = {
         f"{name}.{suffix}": text(table, fmt, name=name).encode()
@@ -143,7 +160,7 @@ def _files(artifacts: Artifacts, *, item: str, title: str, plans: Sequence[Mappi
         f"{name}.{suffix}": _image(figure, suffix) for name, figure in artifacts.figures.items() for suffix in _FORMATS
     }
     pictures = {name: images[f"{name}.png"] for name in artifacts.figures}
-    whole = page(title=title, plans=plans, pictures=pictures, tables=artifacts.tables)
+    whole = page(title=title, plans=plans, pictures=pictures, tables=artifacts.tables, privacy=privacy)
     return {**texts, **images, f"{item}.html": whole.encode()}
 
 

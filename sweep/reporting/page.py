@@ -7,10 +7,13 @@ import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweep.reporting.table import Table, html_text
 from sweep.words import METHODS, SYMBOLS, cell, digits
+
+if TYPE_CHECKING:
+    from sweep.privacy import Statement
 
 PRIVACY = (
     "What ε means here. Every ε of Algorithm 1 on this page is a nominal ε (Theorem 10). It covers an idealised "
@@ -28,6 +31,7 @@ _UNTOLD = {"seed", "repeat"}
 _CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+h3 { font-size: 1rem; margin-bottom: 0; }
 img { width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; margin: 1rem 0 0.5rem; font-variant-numeric: tabular-nums; }
@@ -45,7 +49,12 @@ dt { color: #555; } dd { margin: 0; }
 
 
 def page(
-    *, title: str, plans: Sequence[Mapping[str, Any]], pictures: Mapping[str, bytes], tables: Mapping[str, Table]
+    *,
+    title: str,
+    plans: Sequence[Mapping[str, Any]],
+    pictures: Mapping[str, bytes],
+    tables: Mapping[str, Table],
+    privacy: Statement | None = None,
 ) -> str:
     """The page as text. ``pictures`` are PNG files by name; ``plans`` the trials' plans, for the setting."""
     sections = [
@@ -53,6 +62,7 @@ def page(
         f'<p class="privacy">{html.escape(PRIVACY)}</p>',
         *(_picture(name, data) for name, data in pictures.items()),
         *(f'<section id="{html.escape(name)}">\n{html_text(table)}\n</section>' for name, table in tables.items()),
+        _statement(privacy) if privacy else "",
         _setting(plans),
     ]
     body = "\n".join(filter(None, sections))
@@ -72,6 +82,14 @@ def setting(plans: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     taken = {name: _distinct(plan.get(name) for plan in plans) for name in fields}
     words = {"epsilon": _budget(taken.get("method", []))}
     return {words.get(name) or _name(name): _listed(values) for name, values in taken.items() if values}
+
+
+def _statement(privacy: Statement) -> str:
+    parts = [f"<h2>Privacy of {html.escape(privacy.title)}</h2>"]
+    for section in privacy.sections:
+        rows = (f"<dt>{html.escape(name)}</dt><dd>{html.escape(said)}</dd>" for name, said in section.rows)
+        parts.append("<h3>{}</h3>\n<dl>\n{}\n</dl>".format(html.escape(section.title), "\n".join(rows)))
+    return '<section id="privacy">\n{}\n</section>'.format("\n".join(parts))
 
 
 def _setting(plans: Sequence[Mapping[str, Any]]) -> str:

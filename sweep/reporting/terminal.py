@@ -15,6 +15,7 @@ from sweep.words import POINT_HEADER, percent, point_cells, setting_cell
 _WORDS = {
     "completed": "completed",
     "early_stopped": "early stopped",
+    "budget_exhausted": "out of budget",
     "diverged": "diverged",
     "infeasible": "infeasible",
     "interrupted": "interrupted",

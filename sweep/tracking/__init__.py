@@ -144,9 +144,10 @@ class Tracker:
         *,
         metrics: Mapping[str, float | None] | None = None,
         tags: Mapping[str, str] | None = None,
+        step: int | None = None,
     ) -> None:
-        """Log values of the whole sweep to the parent run."""
-        self._put("reported", None, metrics=clean_metrics(metrics or {}), tags=clean_tags(tags or {}))
+        """Log values of the whole sweep to the parent run; those with a `step` make a curve."""
+        self._put("reported", None, step=step, metrics=clean_metrics(metrics or {}), tags=clean_tags(tags or {}))
 
     @_never_raises
     def artifact(self, path: Path, *, folder: str | None = None) -> None:

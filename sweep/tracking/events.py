@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 END_STATUS = {
     "completed": "FINISHED",
     "early_stopped": "FINISHED",
+    "budget_exhausted": "FINISHED",
     "diverged": "FINISHED",
     "infeasible": "FINISHED",
     "interrupted": "KILLED",

@@ -27,6 +27,8 @@ trial: {dataset: digits, model: mlp, sampling_rate: 16/1437, steps: 40, epsilon:
 space: {alpha: [1, 3], lr: [0.1, 1]}
 """
 
+_INFO = {"r": 0.2, "attenuation": 0.1, "learning_rate": 1.0, "effective_learning_rate": 0.1}
+
 Score = Callable[[Trial, int], float | None]
 
 
@@ -54,8 +56,12 @@ def message(trial: Trial, step: int, score: float | None, *, diverged: bool = Fa
         steps_per_second=1000.0,
         end_reason=end_reason,
     )
-    info = {"r": 0.2, "attenuation": 0.1, "learning_rate": 1.0, "effective_learning_rate": 0.1}
-    return {"info": info, "report": asdict(report), "end_reason": end_reason}
+    return {"info": dict(_INFO), "report": asdict(report), "end_reason": end_reason}
+
+
+def beginning() -> dict[str, Any]:
+    """What `run_trial` sends before it trains."""
+    return {"info": dict(_INFO), "end_reason": None}
 
 
 def simulated(trial: Trial, score: Score) -> Iterator[dict[str, Any]]:

@@ -98,7 +98,7 @@ def test_trials_outside_the_space_are_not_passed_over_in_silence(storage):
     outcome, _ = run_here(a_sweep({"lr": [2]}), storage)
     assert outcome.results.removed == Results.read(Folder(storage), "tiny").removed == 2
     tag = Tracked(default_uri(storage)).parent.data.tags["sweep.sweep_epsilon_planned"]
-    assert "without 2 earlier trials of this name" in tag
+    assert "over 2 earlier trials of this name" in tag
 
 
 # What a run leaves

@@ -173,10 +173,10 @@ def test_a_trial_that_dies_around_a_checkpoint(tmp_path, at, before):
         for said in run_trial(
             trial.plan, data_root=None, gpu=0, threads=1, checkpoints=dying(checkpoints, at=at, before=before)
         ):
-            sent.append(said["report"]["step"])
+            sent += [said["report"]["step"]] if "report" in said else []
             campaign.report(trial.id, said)
     for said in run_trial(trial.plan, data_root=None, gpu=0, threads=1, checkpoints=checkpoints):
-        sent.append(said["report"]["step"])
+        sent += [said["report"]["step"]] if "report" in said else []
         campaign.report(trial.id, said)
     known = [step for step in (10, 20, 30, 40) if step < at]
     assert sent == [*known, 10, 20, 30, 40], "after a death all reports are sent again, the last one included"
@@ -196,7 +196,9 @@ def test_a_checkpoint_of_another_calibration_is_not_gone_on_from(tmp_path):
         checkpoints.save(step, saved)
     again = list(run_trial(trial.plan, data_root=None, gpu=0, threads=1, checkpoints=checkpoints))
     assert "this training has calibrated=" in again[-1]["info"]["started_over"]
-    assert [one["report"]["test_accuracy"] for one in again] == [one["report"]["test_accuracy"] for one in messages]
+    assert [one["report"]["test_accuracy"] for one in again[1:]] == [
+        one["report"]["test_accuracy"] for one in messages[1:]
+    ]
 
 
 def test_a_storage_that_fills_up_under_a_checkpoint_is_no_fault_of_the_trial(tmp_path, monkeypatch):
@@ -206,7 +208,7 @@ def test_a_storage_that_fills_up_under_a_checkpoint_is_no_fault_of_the_trial(tmp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    (message,) = run_trial(trial.plan, data_root=None, gpu=0, threads=1, checkpoints=Checkpoints(Folder(tmp_path)))
+    *_, message = run_trial(trial.plan, data_root=None, gpu=0, threads=1, checkpoints=Checkpoints(Folder(tmp_path)))
     assert "No space left on device" in message["fault"] and message["end_reason"] == "interrupted"
 
 
