@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from dirdp.plan import TrainingPlan
 from sweep.spec import SpecError, Sweep, fault, is_distribution
 
-__all__ = ["Trial", "expand", "support"]
+__all__ = ["Trial", "expand", "launch_order", "support"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,15 @@ def _values(key: str, value: Any) -> list[Any]:
     values = value["choice"] if is_distribution(value) and "choice" in value else [value]
     values = [next(iter(one.values()))[0] if is_distribution(one) else one for one in values]
     return values[:1] if key in ("lr", "effective_lr") else values
+
+
+def launch_order(trials: Iterable[Trial]) -> list[Trial]:
+    """A fixed shuffle by trial hash.
+
+    The first trial to reach a rung is never stopped, so the order must not be that of the file, where neighbours are
+    alike and the smallest rate comes first.
+    """
+    return sorted(trials, key=lambda trial: hashlib.sha256(trial.id.encode()).digest())
 
 
 def _points(sweep: Sweep, grid: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:

@@ -12,10 +12,10 @@ from rich.table import Table
 from dirdp import BudgetError, attenuation, budget_floor, calibrate
 from dirdp.accounting import Bound
 from dirdp.theory import expected_loss, loss_variance
+from sweep.expand import launch_order
 from sweep.ledger import Ledger
 from sweep.planning import Plan, Point, Spending
 from sweep.privacy import UNACCOUNTED, choosing, weakest
-from sweep.scheduling import launch_order
 from sweep.words import SYMBOLS, cell, digits, round_up, varying
 
 __all__ = ["calibration_row", "calibration_table", "plan_table", "plan_totals", "sweep_epsilon_line", "sweep_lines"]

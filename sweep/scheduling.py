@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -11,19 +10,10 @@ from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from sweep.expand import Trial
+from sweep.expand import Trial, launch_order
 from sweep.spec import Asha
 
-__all__ = ["EarlyStopping", "Queue", "launch_order"]
-
-
-def launch_order(trials: Iterable[Trial]) -> list[Trial]:
-    """A fixed shuffle by trial hash.
-
-    The first trial to reach a rung is never stopped, so the order must not be that of the file, where neighbours are
-    alike and the smallest rate comes first.
-    """
-    return sorted(trials, key=lambda trial: hashlib.sha256(trial.id.encode()).digest())
+__all__ = ["EarlyStopping", "Queue"]
 
 
 class Queue:

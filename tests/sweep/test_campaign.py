@@ -330,7 +330,8 @@ def messages(plan, **how):
 
 
 def test_messages_of_a_training():
-    said = messages(a_plan())
+    first, *said = messages(a_plan())
+    assert first == {"info": said[0]["info"], "end_reason": None}, "before anything is trained"
     assert [one["report"]["step"] for one in said] == [10, 20, 30, 40]
     assert [one["end_reason"] for one in said] == [None, None, None, "completed"]
     info = said[-1]["info"]
@@ -351,7 +352,7 @@ def test_infeasible_is_a_message():
 
 
 def test_divergence_is_a_message():
-    (said,) = messages(a_plan(lr=1e30))
+    *_, said = messages(a_plan(lr=1e30))
     assert said["end_reason"] == said["report"]["end_reason"] == "diverged"
     assert said["report"]["test_accuracy"] is None
 

@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose
 
 from sweep.account import Account
 from sweep.campaign import Campaign
+from sweep.expand import launch_order
 from sweep.ledger import FOLDER, Ledger
 from sweep.planning import plan
-from sweep.scheduling import launch_order
 from sweep.spec import SpecError
 from sweep.storage import Folder, StoreError
 from sweep.store import Store
@@ -224,8 +224,9 @@ def test_data_are_told_apart_by_content(begin, files):
 def test_data_are_known_by_name_until_a_trial_has_read_them(begin, files):
     campaign, _ = begin(a_sweep(GRID))
     trial = campaign.next()
+    campaign.report(trial.id, beginning())
     assert [(data.name, data.sha256) for data in Ledger.read(files).data_sets()] == [("digits", None)]
-    campaign.report(trial.id, message(trial, 10, 0.5) | {"info": {"data_sha256": "ab" * 32}})
+    campaign.report(campaign.next().id, {"info": {"data_sha256": "ab" * 32}, "end_reason": None})
     (data,) = Ledger.read(files).data_sets()
     assert data.sha256 == "ab" * 32
 

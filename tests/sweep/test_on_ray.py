@@ -16,10 +16,9 @@ import ray
 
 from sweep import on_ray
 from sweep.campaign import Campaign
-from sweep.expand import expand
+from sweep.expand import expand, launch_order
 from sweep.on_ray import ResourceError, run_on_ray
 from sweep.planning import plan
-from sweep.scheduling import launch_order
 from sweep.spec import Resources
 from sweep.storage import Folder, StoreError
 from sweep.store import Store
@@ -32,7 +31,7 @@ ASHA = {"asha": {"grace": 0.25, "reduction_factor": 2}}
 ABSURD = (1e-4, 1e-3, 30, 100)
 STOPPED = a_sweep(
     {"alpha": 3, "effective_lr": [*ABSURD, 0.1, 0.3]},
-    trial={"steps": 200, "epsilon": 8, "validation": {"fraction": 0.1}},
+    trial={"steps": 240, "epsilon": 8, "validation": {"fraction": 0.1}},
     scheduler=ASHA,
     seeds=2,
 )
