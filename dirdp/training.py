@@ -241,8 +241,9 @@ class Training(Iterator[Report]):
             "optimizer": self._optimizer.state_dict(),
             "streams": {name: source.state_dict() for name, source in self._streams.items()},
             "global": self._global_state,
-            "audit": self._audit.state_dict() if self._audit else None,
         }
+        if self._audit:
+            state["audit"] = self._audit.state_dict()
         return copy.deepcopy(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -78,10 +78,10 @@ def figure(data: pd.DataFrame, *, title: str) -> Figure:
             own = data[data["method"] == method]
             claim, cap = own["epsilon"].iloc[0], own["cap"].max()
             axes.plot([0, own["lower"].max()], [place, place], color=colors[method], linewidth=6, alpha=0.35)
-            axes.plot(own["lower"], [place] * len(own), "o", color=colors[method], markersize=7)
+            axes.plot(own["lower"], [place] * len(own), "o", color=colors[method], ms=7, zorder=4, clip_on=False)
             axes.plot(min(claim, edge), place, ">" if math.isinf(claim) else "D", color=NEUTRAL, mfc="white", ms=8)
             axes.plot(cap, place, "|", color=NEUTRAL, markersize=14)
-        axes.set_yticks(range(len(methods)), [METHODS.get(name, name) for name in methods])
+        axes.set_yticks(range(len(methods)), [_name(name) for name in methods])
         axes.set_ylim(max(1, len(methods)) - 0.5, -0.5)
         axes.set_xlim(0, 1.05 * edge)
         axes.set_xlabel("ε")
@@ -144,7 +144,7 @@ def _caption(data: pd.DataFrame) -> str:
     return (
         f"Dots: lower bound on ε from {guesses} guesses about {canaries} canaries in one training, δ = "
         f"{digits(data['delta'].iloc[0])}. Diamonds: ε claimed (nominal, Theorem 10, for Algorithm 1); arrow: none. "
-        "Bars: the most that could have been found. A dot right of its diamond refutes the claim."
+        "Ticks: the most that could have been found. A dot right of its diamond refutes the claim."
     )
 
 

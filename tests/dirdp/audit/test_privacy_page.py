@@ -17,6 +17,7 @@ def test_the_example_is_short(code):
     assert len(code.splitlines()) < 40
 
 
+@pytest.mark.slow
 def test_weights_of_a_coordinate_move_if_and_only_if_its_record_is_used(code):
     printed = []
     exec(code, {"print": lambda *values: printed.append(values)})
