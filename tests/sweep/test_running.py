@@ -140,8 +140,7 @@ def test_nothing_is_written_outside_the_storage(ran, tmp_path):
     assert list(tmp_path.iterdir()) == []
     assert {path.name for path in ran[0].iterdir()} <= {
         "tiny",
-        "ledger.jsonl",
-        ".ledger.jsonl.lock",
+        "ledger",
         "mlflow.db",
         "mlflow.db-wal",
         "mlflow.db-shm",
