@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import uuid
 
 import pytest
 
@@ -25,3 +26,25 @@ def elsewhere(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """Make a new bucket; the function returns its URI as a user would write it."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    import boto3
+
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+    def bucket():
+        name = f"bucket-{uuid.uuid4().hex[:8]}"
+        boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint).create_bucket(Bucket=name)
+        return f"s3://{name}/deep/folder?region=us-east-1&endpoint_override={endpoint}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in keys.items():
+            patch.setenv(name, value)
+        yield bucket
+    server.stop()

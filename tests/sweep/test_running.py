@@ -5,6 +5,7 @@ import csv
 import io
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,16 +15,17 @@ from rich.console import Console
 
 from dirdp.datasets import DataError
 from sweep import running
+from sweep.campaign import Campaign
 from sweep.lock import Lock
 from sweep.planning import plan
 from sweep.results import Results
 from sweep.running import RunOptions, run
 from sweep.spec import SpecError, Sweep
-from sweep.storage import Folder, StoreError
+from sweep.storage import Folder, StoreError, open_storage
 from sweep.store import Store
 from sweep.tracking import TrackingError, default_uri
 
-from .spaces import RATE, a_sweep
+from .spaces import RATE, a_sweep, train
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -51,7 +53,8 @@ def ran(tmp_path_factory, empty_store):
 
 def run_here(sweep, storage, **options):
     screen = io.StringIO()
-    options = {"storage": Folder(storage), "local": True} | options
+    place = Folder(storage) if isinstance(storage, Path) else storage
+    options = {"storage": place, "local": True} | options
     outcome = run(plan(sweep), RunOptions(**options), console=Console(file=screen, width=200))
     return outcome, screen.getvalue()
 
@@ -99,6 +102,28 @@ def test_trials_outside_the_space_are_not_passed_over_in_silence(storage):
     assert outcome.results.removed == Results.read(Folder(storage), "tiny").removed == 2
     tag = Tracked(default_uri(storage)).parent.data.tags["sweep.sweep_epsilon_planned"]
     assert "over 2 earlier trials of this name" in tag
+
+
+def test_a_sweep_on_a_bucket(s3, tmp_path, empty_store, monkeypatch):
+    """The same results as in a folder; what people open lies beside it, and a second run finds all done."""
+    local = tmp_path / "sweep-results"
+    local.mkdir()
+    shutil.copy(empty_store, local / "mlflow.db")
+    bucket, sweep = open_storage(s3()), a_sweep({"lr": [0.1, 1]})
+    with interrupting(monkeypatch, after=3):
+        assert not run_here(sweep, bucket)[0].complete
+    outcome, printed = run_here(sweep, bucket)
+    assert outcome.complete and "1 of them from their last checkpoint" in printed
+    assert bucket.names() == ["ledger", "tiny"] and {"sweep.yaml", "trials"} <= set(bucket.names("tiny"))
+    assert bucket.names("tiny/checkpoints") == [] and bucket.read("tiny/lock.json") is None
+    assert (local / "tiny" / "figure2.png").is_file() and Tracked(default_uri(local)).ends() == ["completed"] * 2
+    again = run_here(sweep, bucket)[0].results
+    assert again.records == Results.read(bucket, "tiny").records
+    here = Store(Folder(tmp_path / "here"))
+    campaign = Campaign(plan(sweep), here, listeners=[])
+    train(campaign)
+    accuracies = {name: [one["test_accuracy"] for one in record.reports] for name, record in here.read().items()}
+    assert accuracies == {one.trial_id: [r["test_accuracy"] for r in one.reports] for one in again.records}
 
 
 # What a run leaves

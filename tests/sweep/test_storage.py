@@ -3,33 +3,10 @@
 import errno
 import os
 import stat
-import uuid
 
 import pytest
 
 from sweep.storage import Folder, StoreError, open_storage
-
-
-@pytest.fixture(scope="session")
-def s3():
-    """Make a new bucket; the function returns its URI as a user would write it."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    import boto3
-
-    server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    keys = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
-
-    def bucket():
-        name = f"bucket-{uuid.uuid4().hex[:8]}"
-        boto3.client("s3", region_name="us-east-1", endpoint_url=endpoint).create_bucket(Bucket=name)
-        return f"s3://{name}/deep/folder?region=us-east-1&endpoint_override={endpoint}"
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in keys.items():
-            patch.setenv(name, value)
-        yield bucket
-    server.stop()
 
 
 @pytest.fixture(params=["folder", "s3"])
