@@ -14,6 +14,7 @@ from sweep.reporting import COMPUTED, VIEWS, published
 from sweep.results import Results
 from sweep.running import RunOptions, run
 from sweep.spec import load, shipped
+from sweep.storage import Folder
 
 TRAINED = sorted(name for name in shipped() if load(name).training)
 COMPARED = {f"table{number}": f"table{number}" for number in range(1, 6)} | {"appendix_g": "table10"}
@@ -36,7 +37,7 @@ def test_every_item_of_the_paper_is_there():
         "appendix_f",
         "appendix_g",
     }
-    assert items | {"appendix_f_epochs", "joint_asha", "quickstart"} == set(shipped())
+    assert items | {"appendix_f_epochs", "joint_asha", "quickstart", "rivals"} == set(shipped())
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -60,7 +61,8 @@ def test_what_is_infeasible_is_announced_in_the_head(name):
 @pytest.mark.parametrize("name, item", COMPARED.items())
 def test_the_budgets_are_the_papers(name, item):
     paper = published.values(item)
-    assert load(name).space == [{"epsilon": list(paper.loc[paper["method"] == "dirichlet", "value"])}]
+    ours = [grid["epsilon"] for grid in load(name).space if grid.get("method", ["dirichlet"]) == ["dirichlet"]]
+    assert ours == [list(paper.loc[paper["method"] == "dirichlet", "value"])]
     assert load(name).seeds == published.SEEDS
 
 
@@ -82,7 +84,9 @@ def smoke(tmp_path_factory, empty_store):
         shutil.copy(empty_store, storage / "mlflow.db")
         console = Console(file=io.StringIO())
         outcome = run(
-            plan(load(name, size="smoke", overrides=["seeds=1"])), RunOptions(storage, local=True), console=console
+            plan(load(name, size="smoke", overrides=["seeds=1"])),
+            RunOptions(Folder(storage), local=True),
+            console=console,
         )
         assert outcome.complete
         assert {path.name for path in outcome.files} >= {"results.csv", f"{load(name).reproduces}.html"}

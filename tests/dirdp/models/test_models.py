@@ -109,11 +109,14 @@ def departures(network):
     return found
 
 
+LAYER_COUNTS = {"mlp": 3, "cnn": 3, "papernot_cnn": 4, "resnet18": 21, "inception": 17, "resnet9": 9, "wrn40_4": 41}
+
+
 @pytest.mark.parametrize("name", models._FACTORIES)
 def test_initialisation_is_pytorchs_layer_default(name):
     network = build(name)
     layers = [layer for layer in network.modules() if isinstance(layer, LAYERS)]
-    assert len(layers) == {"mlp": 3, "cnn": 3, "resnet18": 21, "inception": 17, "resnet9": 9, "wrn40_4": 41}[name]
+    assert len(layers) == LAYER_COUNTS[name]
     assert departures(network) == []
     for layer in network.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
