@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 from dirdp import datasets, gaussian, models
-from dirdp.accounting import RdpCurve
-from dirdp.methods.base import Guarantee, Method
+from dirdp.methods.base import Guarantee
+from dirdp.methods.noisy import Noisy
 from dirdp.plan import TrainingPlan
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FLOATS_AT_ONCE = {"cpu": 2**27, "cuda": 2**30}
 
 
-class DpSgd(Method):
+class DpSgd(Noisy):
     """DP-SGD with σ calibrated for exactly the plan's q and T, by Opacus's per-record gradients.
 
     A step adds up the gradients of the records, each scaled down to norm C at most, adds N(0, (σ·C)²·I), and divides by
@@ -51,16 +51,9 @@ class DpSgd(Method):
     )
     options: ClassVar[tuple[str, ...]] = ("dpsgd",)
     defaults: ClassVar = {"norm": "group", "normalize": "expected"}
-    attenuation = None
 
     def __init__(self, plan: TrainingPlan):
         super().__init__(plan)
-        calibration = gaussian.calibrate(
-            epsilon=plan.epsilon, delta=plan.delta, sampling_rate=plan.sampling_rate, steps=plan.steps
-        )
-        self.noise_multiplier = calibration.noise_multiplier
-        self.epsilon, self.order = calibration.epsilon, calibration.order
-        self.calibrated = {"noise_multiplier": self.noise_multiplier}
         assert plan.dpsgd is not None  # by the plan's own rules
         self.clipping_norm = plan.dpsgd.clipping_norm
         self.views = plan.dpsgd.augmentation_multiplicity
@@ -84,17 +77,6 @@ class DpSgd(Method):
             )
         if find_spec("opacus") is None:
             raise ValueError(f"method {plan.method} needs Opacus, which is not installed: pip install 'dirdp[dpsgd]'")
-
-    @classmethod
-    def floor(cls, plan: TrainingPlan) -> float:
-        """The least ε that some noise keeps to."""
-        return gaussian.budget_floor(delta=plan.delta, sampling_rate=plan.sampling_rate, steps=plan.steps)
-
-    def rdp(self, steps: int) -> RdpCurve:
-        """Rényi curve of `steps` steps at the integer orders."""
-        return gaussian.rdp_curve(
-            noise_multiplier=self.noise_multiplier, sampling_rate=self.plan.sampling_rate, steps=steps
-        )
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The network, if Opacus knows the gradients of its records; layers with running statistics have none."""

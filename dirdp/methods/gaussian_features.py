@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dirdp import gaussian
-from dirdp.accounting import RdpCurve
-from dirdp.methods.base import Guarantee, Method
+from dirdp.methods.base import Guarantee
+from dirdp.methods.noisy import Noisy
 from dirdp.plan import TrainingPlan
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dirdp.randomness import Stream
 
 
-class GaussianFeatures(Method):
+class GaussianFeatures(Noisy):
     """Each record's features, the input of the last linear layer, cut to norm C, with N(0, (σ·C)²·I) added.
 
     σ is calibrated by the RDP of the Poisson-sampled Gaussian; labels are public. Its authors clip gradients as well,
@@ -40,29 +40,11 @@ class GaussianFeatures(Method):
         "and BatchNorm lets one input move the features of its whole batch",
     )
     options = ("gaussian_features",)
-    attenuation = None
 
     def __init__(self, plan: TrainingPlan):
         super().__init__(plan)
-        calibration = gaussian.calibrate(
-            epsilon=plan.epsilon, delta=plan.delta, sampling_rate=plan.sampling_rate, steps=plan.steps
-        )
-        self.noise_multiplier = calibration.noise_multiplier
-        self.epsilon, self.order = calibration.epsilon, calibration.order
-        self.calibrated = {"noise_multiplier": self.noise_multiplier}
         assert plan.gaussian_features is not None  # by the plan's own rules
         self.clipping_norm = plan.gaussian_features.clipping_norm
-
-    @classmethod
-    def floor(cls, plan: TrainingPlan) -> float:
-        """The least ε that some noise keeps to."""
-        return gaussian.budget_floor(delta=plan.delta, sampling_rate=plan.sampling_rate, steps=plan.steps)
-
-    def rdp(self, steps: int) -> RdpCurve:
-        """Rényi curve of `steps` steps at the integer orders."""
-        return gaussian.rdp_curve(
-            noise_multiplier=self.noise_multiplier, sampling_rate=self.plan.sampling_rate, steps=steps
-        )
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """The network, if it ends in a linear layer."""

@@ -18,28 +18,12 @@ from rich.console import Console
 from sweep.planning import plan
 from sweep.running import RunOptions, run
 from sweep.storage import Folder
-from sweep.tracking import default_uri, writer
+from sweep.tracking import default_uri
 
 from ..spaces import a_sweep
 from .servers import Contents, free_port, mlflow_server, open_tracker, run_trial, wait_for
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def storage(tmp_path, empty_store):
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Flush often, pause briefly, and leave the environment as it was."""
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.1)
-    monkeypatch.setattr(writer, "FIRST_PAUSE", 0.1)
-    for variable in ("MLFLOW_RUN_ID", "MLFLOW_DISABLE_TELEMETRY", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
-        monkeypatch.setenv(variable, "")  # so that the original is put back
-        monkeypatch.delenv(variable)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick")]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import http.server
 import logging
 import math
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -25,21 +24,7 @@ from sweep.tracking import END_STATUS, TrackingError, default_uri, writer
 
 from .servers import Contents, free_port, open_tracker, run_trial, wait_for
 
-
-@pytest.fixture
-def storage(tmp_path, empty_store):
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Flush often, pause briefly, and leave the environment as it was."""
-    monkeypatch.setattr(writer, "FLUSH_SECONDS", 0.1)
-    monkeypatch.setattr(writer, "FIRST_PAUSE", 0.1)
-    for variable in ("MLFLOW_RUN_ID", "MLFLOW_DISABLE_TELEMETRY", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
-        monkeypatch.setenv(variable, "")  # so that the original is put back
-        monkeypatch.delenv(variable)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def contents(storage):
