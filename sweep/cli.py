@@ -331,18 +331,18 @@ def ui(
 
 @app.command()
 def calibrate(
-    epsilon: Annotated[list[float], typer.Option(help="Nominal budget ε (Theorem 10); inf for none.")],
+    epsilon: Annotated[list[float], typer.Option(help="Budget, nominal ε (Theorem 10) of dirichlet; inf for none.")],
     sampling_rate: Annotated[list[str], typer.Option(help="Poisson rate q, such as 0.005 or 250/60000.")],
     steps: Annotated[list[int], typer.Option(help="Number of steps T.")],
     delta: Annotated[list[float], typer.Option(help="δ.")] = [1e-5],  # noqa: B006
     alpha: Annotated[list[float], typer.Option(help="Offset α.")] = [3.0],  # noqa: B006
+    method: Annotated[list[str], typer.Option(help="dirichlet, or one of its rivals, such as dpsgd.")] = ["dirichlet"],  # noqa: B006
     bound: Annotated[list[str], typer.Option(help="Bound of one draw: lemma9, or exact (tighter).")] = ["lemma9"],  # noqa: B006
     classes: Annotated[int | None, typer.Option(min=2, help="Number of classes d, for E[L] and Var[L].")] = None,
     s_y: Annotated[float, typer.Option(min=0, max=1, help="Softmax output of the true class, for κ and L.")] = 0.9,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print r*, achieved ε, order, κ and floor; several values of an option make a table."""
-    from dirdp.accounting import checked_bound
+    """Print r* or σ, achieved ε, order, κ and floor; several values of an option make a table."""
     from sweep.plan_table import calibration_row, calibration_table
     from sweep.spec import number
 
@@ -353,11 +353,12 @@ def calibrate(
             alpha=a,
             sampling_rate=number(q),
             steps=t,
-            bound=checked_bound(b),
+            method=m,
+            bound=b,
             classes=classes,
             s_y=s_y,
         )
-        for e, d, a, q, t, b in itertools.product(epsilon, delta, alpha, sampling_rate, steps, bound)
+        for m, e, d, a, q, t, b in itertools.product(method, epsilon, delta, alpha, sampling_rate, steps, bound)
     ]
     if json_:
         # JSON has no infinity; null would read as "unknown".
@@ -365,7 +366,7 @@ def calibrate(
     else:
         console.print(calibration_table(rows))
     if any(row["achieved"] is None for row in rows):
-        Console(stderr=True).print("r* none: ε is below the floor, the least usable budget at that α, q, T and δ")
+        Console(stderr=True).print("none: ε is below the floor, the least usable budget at that α, q, T and δ")
         raise typer.Exit(1)
 
 

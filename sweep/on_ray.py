@@ -203,7 +203,11 @@ class _Judge(_Unsaved, TrialScheduler):
         """Nothing."""
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
-        """Nothing: the trial's last message said so."""
+        """Drop Tune's statistics of the trial: nobody asks for them, and over a long sweep they add up."""
+        kept = trial.run_metadata
+        kept.last_result = {}
+        kept.metric_analysis.clear()
+        kept.metric_n_steps.clear()
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         """Nothing."""
@@ -217,6 +221,8 @@ def _connected(address: str | None) -> Iterator[None]:
     """Within, Ray is there: the cluster at `address`, or one of our own that then ends and leaves nothing behind."""
     if address and not address.startswith(("auto", "ray://")):
         _check_reachable(address)
+    # A snapshot of all trials every few seconds would serve a restore by Tune; ours starts from the store.
+    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
     # Tune looks for result files that we do not let it write, and would name each one it misses.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

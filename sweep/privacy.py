@@ -63,7 +63,8 @@ def weakest(guarantees: Sequence[Guarantee]) -> str:
     protects = {guarantee.protects for guarantee in guarantees if guarantee.strength != "none"}
     named = ", ".join(dict.fromkeys(names))
     mixed = "" if len(guarantees) == 1 else f" (the weakest of {', '.join(g.name for g in guarantees)})"
-    scope = f"; protects only what all of them do: {' and '.join(sorted(protects))}" if len(protects) > 1 else ""
+    common = " and ".join(f'"{scope}"' for scope in sorted(protects))
+    scope = f"; who is protected: only what is common to {common}" if len(protects) > 1 else ""
     return named + mixed + scope
 
 

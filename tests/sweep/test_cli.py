@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from dirdp import gaussian
 from sweep import cli
 from sweep.storage import Folder
 from sweep.store import Store
@@ -210,7 +211,23 @@ def test_calibrate_with_the_exact_bound(sweep):
     status, out, _ = sweep("calibrate", *PAPER, "--bound", "lemma9", "--bound", "exact")
     assert status == 0 and "0.23489" in out and "0.25689" in out and "exact" in out
     status, _, err = sweep("calibrate", *PAPER, "--bound", "tight")
-    assert status == 2 and "lemma9 or exact" in err and "tight" in err
+    assert status == 2 and "'lemma9' or 'exact'" in err and "tight" in err
+
+
+def test_calibrate_rivals(sweep):
+    methods = ("--method", "dirichlet", "--method", "dpsgd", "--method", "tempered_sigmoid")
+    status, out, _ = sweep("calibrate", *PAPER, *methods)
+    assert status == 0 and "nominal ε (Theorem 10), ε (DP-SGD, Gaussian RDP)" in out
+    sigma = gaussian.calibrate(epsilon=1, delta=1e-5, sampling_rate=0.005, steps=20_000).noise_multiplier
+    rows = [json.loads(sweep("calibrate", *PAPER, "--json", "--method", name)[1])[0] for name in methods[1::2]]
+    assert [row.get("noise_multiplier") for row in rows] == [None, sigma, sigma]
+    assert [row["r"] is None for row in rows] == [False, True, True]
+    alone = sweep("calibrate", *PAPER, "--method", "dpsgd")[1]
+    assert "nominal" not in alone and not {"r*", "α", "κ"} & set(alone.split())
+
+
+def test_calibrate_an_unknown_method(sweep):
+    a_fault(sweep("calibrate", *PAPER, "--method", "sgd"), "unknown method 'sgd'", "gaussian_features")
 
 
 def test_calibrate_no_mechanism(sweep):

@@ -1,13 +1,14 @@
 """What a sweep will do and cost before it starts: feasibility, steps, and the nominal ε of the whole."""
 
 import math
+import re
 
 import pytest
 from numpy.testing import assert_allclose
 from rich.console import Console
 
 from dirdp import calibrate, epsilon_spent
-from dirdp.accounting import compose
+from dirdp.accounting import compose, conversion
 from sweep.expand import expand
 from sweep.plan_table import calibration_row, plan_table, plan_totals
 from sweep.planning import plan
@@ -211,6 +212,28 @@ def test_a_plan_of_several_methods_shows_what_each_calibrates():
     curves = [point.method.rdp(point.trials[0].plan.steps) for point in laid_out.points]
     assert laid_out.sweep_epsilon == compose(curves).epsilon(laid_out.delta).epsilon > 2
     assert "nominal ε (Theorem 10), ε (DP-SGD, Gaussian RDP)" in plan_totals(laid_out)
+
+
+def test_how_far_a_budget_reaches():
+    laid_out = plan(a_sweep({"lr": list(range(1, 9))}, trial={"epsilon": 8}, budget={"sweep_epsilon": 10}))
+    line = re.search(r"sweep_epsilon = 10 at order λ = (\d+) reaches for (\d) of 8 trials", plan_totals(laid_out))
+    order, reached = map(int, line.groups())
+    curve = laid_out.points[0].method.rdp(40)
+
+    def spent(trials):
+        return trials * curve.at(order) + conversion(order, laid_out.delta)
+
+    assert reached > 0 and spent(reached) <= 10 < spent(reached + 1)
+
+
+def test_what_a_budget_reaches_with_early_stopping():
+    """Of 8 points as many steps run as two rungs leave: 8 to T/4, 4 to T/2, 2 to T."""
+    space, rest = {"lr": [2.0**k for k in range(8)]}, {"trial": {"epsilon": 8}, "scheduler": ASHA}
+    assert "for about 100% of the search" in plan_totals(plan(a_sweep(space, budget={"sweep_epsilon": 20}, **rest)))
+    laid_out = plan(a_sweep(space, budget={"sweep_epsilon": 10}, **rest))
+    order, share = map(int, re.search(r"λ = (\d+) .* for about (\d+)% of the search", plan_totals(laid_out)).groups())
+    whole = (8 * 10 + 4 * 10 + 2 * 20) / 40 * laid_out.points[0].method.rdp(40).at(order)
+    assert share == round(100 * (10 - conversion(order, laid_out.delta)) / whole) < 100
 
 
 # Calibration rows

@@ -88,7 +88,7 @@ def test_the_weakest_scope_of_a_mixture():
     assert weakest([proved]) == "ε of DP-SGD"
     both = weakest([proved, Dirichlet.guarantee])
     assert both.startswith("nominal ε (Theorem 10) (the weakest of ε of DP-SGD, nominal ε (Theorem 10))")
-    assert "protects only what all of them do: inputs and labels and inputs; labels are public" in both
+    assert 'only what is common to "inputs and labels" and "inputs; labels are public"' in both
     assert weakest([proved, Dirichlet.guarantee, NonPrivate.guarantee]).startswith("no privacy (the weakest of")
 
 

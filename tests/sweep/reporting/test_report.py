@@ -6,11 +6,14 @@ import io
 import json
 import math
 import os
+import re
 
 import pytest
+from matplotlib.text import Text
 
-from sweep.reporting import VIEWS, results_rows, write_report
+from sweep.reporting import VIEWS, points_frame, results_rows, trials_frame, write_report
 from sweep.reporting.aggregate import TRIAL_COLUMNS
+from sweep.reporting.table import markdown
 
 TABLE = ["figure2.csv", "figure2.md", "figure2.tex"]
 
@@ -98,3 +101,30 @@ def test_csv_says_inf_and_leaves_out_what_is_missing(record):
 def test_an_unknown_format_names_the_known_ones():
     with pytest.raises(ValueError, match="'xml'; choose csv or json"):
         results_rows([], "xml")
+
+
+FOUND = {"audit_correct": 30, "audit_epsilon_lower": 0.2}
+
+
+@pytest.mark.parametrize("rivals", [[], ["dpsgd", "gaussian_features"]], ids=["alone", "beside rivals"])
+@pytest.mark.parametrize("item", VIEWS)
+def test_no_table_and_no_figure_has_a_bare_epsilon(record, item, rivals):
+    """Whatever is cut out of a page and shown elsewhere says itself what its ε is called."""
+    setting = {"dataset": "fashionmnist", "model": "inception"}
+    audit = {"kind": "one_run", "canaries": 100, "confidence": 0.95} if item == "audit" else None
+    records = [
+        record(**setting, method=method, lr=lr, epsilon=epsilon, audit=audit)
+        for method in ["dirichlet", *rivals]
+        for lr in (0.1, 0.3, 1.0)
+        for epsilon in (1.0, 4.0)
+    ]
+    for one in records:
+        one.reports[-1] |= FOUND if audit else {}
+    trials = trials_frame(records, rung=None)
+    made = VIEWS[item](trials, points_frame(trials, seeds=1), title="Made", rung=None)
+    shown = [markdown(table) for table in made.tables.values()]
+    shown += ["\n".join(text.get_text() for text in figure.findobj(Text)) for figure in made.figures.values()]
+    assert any("ε" in text for text in shown)
+    for text in shown:
+        assert "ε" not in text or re.search(r"nominal|ε \(DP-SGD", text, re.IGNORECASE), text
+        assert not re.search("private model|ε-private|-private", text), text
