@@ -27,7 +27,7 @@ from sweep.spec import Resources
 from sweep.storage import Storage
 from sweep.store import Record, Store
 from sweep.tracking import Tracker, default_uri
-from sweep.words import varying
+from sweep.words import count, varying
 
 __all__ = ["Outcome", "RunOptions", "run"]
 
@@ -116,6 +116,8 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
                         tracker.artifact(path)
             finally:
                 tracker.close(status=status)
+        if campaign.unaffordable:
+            console.print(_no_room(len(campaign.unaffordable)), soft_wrap=True)
         return Outcome(results, files, campaign.complete)
 
 
@@ -182,7 +184,7 @@ def _first_lines(campaign: Campaign, plan: Plan) -> str:
     finished, unfinished, failed, skipped = map(len, known)
     parts = [f"{len(plan.trials) - sum(map(len, known)) - len(unaffordable)} new"]
     if unaffordable:
-        parts.append(f"{len(unaffordable)} that the budget has no room for; a higher budget.sweep_epsilon would")
+        parts.append(_no_room(len(unaffordable)))
     if finished:
         parts.append(f"{finished} finished before")
     if skipped:
@@ -203,6 +205,10 @@ def _first_lines(campaign: Campaign, plan: Plan) -> str:
         more = f"; and {len(removed) - _NAMED} more" if len(removed) > _NAMED else ""
         lines.append(f"kept, though no longer in the space (--name keeps a variation apart): {shown}{more}")
     return "\n".join(lines)
+
+
+def _no_room(trials: int) -> str:
+    return f"{count(trials, 'trial')} that the budget has no room for (a higher budget.sweep_epsilon would)"
 
 
 def _labels(plans: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -80,6 +80,16 @@ class Tracked:
 # What a run does not start
 
 
+def test_trials_that_the_budget_has_no_room_for_are_counted_at_the_end_and_before_the_next_run(storage):
+    sweep = a_sweep({"lr": [0.1, 1, 2, 4]}, trial={"epsilon": 8}, budget={"sweep_epsilon": 10})
+    outcome, printed = run_here(sweep, storage)
+    said = f"{4 - len(outcome.results.records)} trials that the budget has no room for"
+    assert 0 < len(outcome.results.records) < 3 and outcome.complete
+    assert said not in printed.splitlines()[0] and said in printed.splitlines()[-1]
+    again, printed = run_here(sweep, storage)
+    assert said in printed.splitlines()[0] and again.results.records == outcome.results.records
+
+
 def test_a_run_that_cannot_start_hides_no_earlier_results(storage, tmp_path):
     run_here(a_sweep({"lr": [0.1, 1]}), storage)
     before = {path.name: path.read_bytes() for path in (storage / "tiny").glob("*.*")}
