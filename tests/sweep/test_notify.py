@@ -1,10 +1,8 @@
 """The webhook: what it is sent when a sweep ends, fails or stalls, and that it never costs the sweep."""
 
 import contextlib
-import http.server
 import json
 import logging
-import threading
 import time
 
 import pytest
@@ -17,35 +15,21 @@ from sweep.storage import Folder
 from sweep.store import Store
 
 from .spaces import a_sweep, simulate
+from .web import answering
 
 SWEEP = a_sweep({"lr": [0.1, 1]})
 
 
 @contextlib.contextmanager
-def webhook(*, status=200, seconds=0.0):
-    """Takes what is posted and answers with `status` after `seconds`."""
-    bodies, over = [], threading.Event()
+def webhook(**how):
+    """Takes what is posted, as `answering` says."""
+    with answering(**how) as (address, requests):
+        yield f"{address}/hook/secret", requests
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            assert self.headers["Content-Type"] == "application/json"
-            over.wait(seconds)
-            with contextlib.suppress(OSError):
-                self.send_response(status)
-                self.end_headers()
 
-        def log_message(self, *args):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/hook/secret", bodies
-    finally:
-        over.set()
-        server.shutdown()
-        server.server_close()
+def told(requests):
+    assert {headers["Content-Type"] for headers, _ in requests} == {"application/json"}
+    return [json.loads(body) for _, body in requests]
 
 
 def watched(folder, url, *, stall_seconds=60.0):
@@ -57,36 +41,36 @@ def watched(folder, url, *, stall_seconds=60.0):
 
 
 def test_the_end_is_one_message_with_the_counts(tmp_path):
-    with webhook() as (url, bodies):
+    with webhook() as (url, requests):
         campaign, notifier = watched(tmp_path, url)
         with notifier:
             simulate(campaign, lambda trial, step: 0.5)
-    (body,) = bodies
+    (body,) = told(requests)
     assert (body["event"], body["sweep"], body["complete"], body["trials"]) == ("ended", "tiny", True, 2)
     assert body["ends"] == {"completed": 2}
     assert body["text"] == "sweep tiny ended: 2 completed of 2 trials"
 
 
 def test_a_failure_is_told_with_its_reason_and_goes_on(tmp_path):
-    with webhook() as (url, bodies):
+    with webhook() as (url, requests):
         _, notifier = watched(tmp_path, url)
         with pytest.raises(OSError, match="disk full"), notifier:
             raise OSError("disk full")
-    (body,) = bodies
+    (body,) = told(requests)
     assert body["event"] == "failed" and body["message"] == "OSError: disk full" and body["complete"] is False
 
 
 def test_each_silence_is_told_once(tmp_path):
-    with webhook() as (url, bodies):
+    with webhook() as (url, requests):
         campaign, notifier = watched(tmp_path, url, stall_seconds=0.1)
         with notifier:
-            wait_for(lambda: len(bodies) == 1)
+            wait_for(lambda: len(requests) == 1)
             time.sleep(0.3)
-            assert len(bodies) == 1
+            assert len(requests) == 1
             simulate(campaign, lambda trial, step: 0.5)
-            wait_for(lambda: len(bodies) == 2)
-    assert [body["event"] for body in bodies] == ["stalled", "stalled", "ended"]
-    assert "nothing heard for 0 s: no trial yet of 2 trials" in bodies[0]["text"]
+            wait_for(lambda: len(requests) == 2)
+    assert [body["event"] for body in told(requests)] == ["stalled", "stalled", "ended"]
+    assert "nothing heard for 0 s: no trial yet of 2 trials" in told(requests)[0]["text"]
 
 
 def wait_for(condition, seconds=10):

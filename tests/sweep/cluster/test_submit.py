@@ -1,12 +1,9 @@
 """A sweep handed to a cluster: what is sent, what is refused, and, on a real head, that it runs there."""
 
-import contextlib
-import http.server
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from sweep.storage import Folder
 from sweep.store import Store
 
 from ..spaces import TEXT
+from ..web import answering
 from .heads import free_port, ray_head, wait_for
 
 
@@ -138,30 +136,8 @@ def test_a_job_without_storage_ends_before_it_starts(tiny):
 # Faults
 
 
-@contextlib.contextmanager
-def dashboard(status, said):
-    """Answers everything with `status`; notes the Authorization headers."""
-    heard = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            heard.append(self.headers.get("Authorization"))
-            body = said.encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", heard
-    finally:
-        server.shutdown()
-        server.server_close()
+def tokens(requests):
+    return [headers["Authorization"] for headers, _ in requests]
 
 
 def refused(address):
@@ -172,10 +148,10 @@ def refused(address):
 
 
 def test_a_missing_token_is_named(tmp_path):
-    with dashboard(401, "Unauthorized: Missing authentication token") as (address, heard):
+    with answering(status=401, said="Unauthorized: Missing authentication token") as (address, requests):
         said = refused(address)
     assert f"asks for a token, and {tmp_path / 'no-token'} has none" in said
-    assert "ray get-auth-token" in said and "RAY_AUTH_TOKEN" in said and heard == [None]
+    assert "ray get-auth-token" in said and "RAY_AUTH_TOKEN" in said and tokens(requests) == [None]
 
 
 @pytest.mark.parametrize("place", ["variable", "file"])
@@ -184,19 +160,19 @@ def test_a_wrong_token_is_named_by_where_it_is_from(tmp_path, monkeypatch, place
         monkeypatch.setenv("RAY_AUTH_TOKEN", "not-this")
     else:
         (tmp_path / "no-token").write_text("not-this\n")
-    with dashboard(403, "Forbidden: Invalid authentication token") as (address, heard):
+    with answering(status=403, said="Forbidden: Invalid authentication token") as (address, requests):
         said = refused(address)
     source = "RAY_AUTH_TOKEN" if place == "variable" else str(tmp_path / "no-token")
-    assert f"does not know the token from {source};" in said and heard == ["Bearer not-this"]
+    assert f"does not know the token from {source};" in said and tokens(requests) == ["Bearer not-this"]
     assert "not-this" not in said
 
 
 def test_no_token_is_sent_where_authentication_is_off(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
-    with dashboard(404, "") as (address, heard):
+    with answering(status=404) as (address, requests):
         assert "404" in refused(address)
-    assert heard == [None]
+    assert tokens(requests) == [None]
 
 
 def test_an_address_where_nothing_answers_is_named():

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import http.server
 import logging
 import math
 import os
@@ -11,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from mlflow import MlflowClient
 from sweep import tracking
 from sweep.tracking import END_STATUS, TrackingError, default_uri, writer
 
+from ..web import answering
 from .servers import Contents, free_port, open_tracker, run_trial, wait_for
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -469,7 +468,7 @@ def test_a_dead_server_costs_one_warning_and_a_spool(tmp_path, caplog):
 
 def test_a_slow_server_slows_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "START_SECONDS", 0.5)
-    with slow_server(seconds=30) as uri:
+    with answering(status=403, seconds=30) as (uri, _):
         start = time.monotonic()
         tracker = open_tracker(tmp_path, uri=uri)
         assert time.monotonic() - start < 3
@@ -486,7 +485,7 @@ def test_a_slow_server_slows_nothing(tmp_path, monkeypatch):
 
 
 def test_a_server_that_refuses_is_a_clear_error(tmp_path):
-    with slow_server(seconds=0) as uri, pytest.raises(TrackingError, match=f"cannot track to {uri}: .*403"):
+    with answering(status=403) as (uri, _), pytest.raises(TrackingError, match=f"cannot track to {uri}: .*403"):
         open_tracker(tmp_path, uri=uri)
 
 
@@ -512,32 +511,3 @@ def test_a_thousand_trials_stay_cheap(storage, recorder, monkeypatch):
     assert milliseconds < 100
     assert sum(calls.values()) <= 4 * 1000 + 10
     assert len(contents(storage).trials) == 1000
-
-
-# --- Servers
-
-
-@contextlib.contextmanager
-def slow_server(seconds):
-    """Accepts everything, sleeps, and refuses."""
-    over = threading.Event()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            over.wait(seconds)
-            with contextlib.suppress(OSError):
-                self.send_error(403)
-
-        do_POST = do_GET
-
-        def log_message(self, *args):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        over.set()
-        server.shutdown()
-        server.server_close()
