@@ -181,12 +181,14 @@ def _caption(frame: pd.DataFrame) -> str:
     ours = frame[frame["source"] == OURS]
     asked = int(ours["n_expected"].max()) if len(ours) else 0
     partial = int(_partial(ours).sum())
+    others = ~frame["method"].str.startswith(METHODS["dirichlet"])
     lost = ours.loc[ours["outcome"] != "", "outcome"].value_counts()
     sentences = [
         f"Solid: this sweep, mean over {count(asked, 'seed')}." if asked else "No trials of this sweep.",
         "Dashed: as the paper prints it, not run here." if len(ours) < len(frame) else "",
         "Bands: ± one standard deviation, where one is known.",
-        "ε = ∞: no mechanism. Other methods than Algorithm 1 have ε by their own accountants.",
+        "ε = ∞: no mechanism." if (frame["value"] == math.inf).any() else "",
+        "Other methods than Algorithm 1 have ε by their own accountants." if others.any() else "",
         f"Half-filled: fewer seeds finished ({count(partial)})." if partial else "",
         f"Not drawn: {', '.join(f'{number} {outcome}' for outcome, number in lost.items())}." if len(lost) else "",
     ]

@@ -132,7 +132,10 @@ def test_a_sweep_on_other_data_stands_alone(figure1b):
     assert list(artifacts.tables) == ["figure1b-digits"]
     assert artifacts.tables["figure1b-digits"].notes == ["The paper has no numbers for digits here."]
     assert labels(figure) == ["Algorithm 1, this sweep"]
-    assert "paper" not in caption(figure)
+    assert not [words for words in ("paper", "own accountants") if words in caption(figure)]
+    assert ("no mechanism" in caption(figure)) == any(
+        math.isinf(x) for x in artifacts.tables["figure1b-digits"].data["value"]
+    )
 
 
 def test_a_sweep_without_a_trial_shows_the_paper(figure1b):
@@ -177,6 +180,7 @@ def test_a_measured_rival_is_solid_beside_the_dashed_numbers_the_paper_quotes_fo
     }
     assert lines["DP-SGD, this sweep"].get_color() == lines["DP-SGD (Opacus), quoted"].get_color()
     assert "for Algorithm 1 nominal" in figure.axes[0].get_xlabel()
+    assert "own accountants" in caption(figure)
     table = artifacts.tables["table5"]
     rows = {tuple(row[:3]): row for block in table.blocks for row in block}
     assert ("DP-SGD", "resnet18", "this sweep") in rows and ("DP-SGD (Opacus)", "ResNet-18", "quoted") in rows
