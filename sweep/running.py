@@ -32,6 +32,7 @@ from sweep.words import count, varying
 __all__ = ["Outcome", "RunOptions", "run"]
 
 _NAMED = 10  # removed trials that are named one by one
+_TELLING = "mlflow-open"  # is there while a driver tells MLflow, and after one that died and may not have told all
 _CURVES = ("test_accuracy", "validation_accuracy", "train_loss", "epsilon_spent", "effective_learning_rate")
 
 
@@ -81,17 +82,18 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         account = _account(plan, options)
         campaign = Campaign(plan, Store(storage, lock=lock), listeners=listeners, account=account)
         view.attach(campaign)
-        if campaign.exhausted:
+        if campaign.exhausted and storage.read(_TELLING) is None:
             console.print(_first_lines(campaign, plan), soft_wrap=True, markup=False)
             Results.save_sweep(storage, plan.sweep)
             results = _results(campaign, plan, options.storage)
             return Outcome(results, results.write_report(), campaign.complete)
 
-        if not options.address:  # on a cluster the data lie on its nodes
+        if not options.address and not campaign.exhausted:  # on a cluster the data lie on its nodes
             for name, sha256 in _check_data(plan.trials, options.data_root).items():
                 account.know(name, sha256)
         tracker = _tracker(plan, options, account, removed=len(campaign.removed))
-        listeners += [_SpecWriter(storage, plan), _MlflowListener(tracker, plan, labels), _Spending(tracker, account)]
+        mlflow = _MlflowListener(tracker, plan, labels)
+        listeners += [_SpecWriter(storage, plan), mlflow, _Spending(tracker, account)]
         console.print(_first_lines(campaign, plan), soft_wrap=True, markup=False)
         status, files = "FAILED", []
         notifier = Notifier(
@@ -103,6 +105,9 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         )
         listeners.append(notifier)
         try:
+            storage.write(_TELLING, b"")
+            for trial in campaign.finished_before:
+                mlflow.catch_up(trial, campaign.records[trial.id])
             with notifier, view:
                 status = _execute(campaign, plan.sweep.resources, options)
         finally:
@@ -116,6 +121,7 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
                         tracker.artifact(path)
             finally:
                 tracker.close(status=status)
+        storage.delete(_TELLING)
         if campaign.unaffordable:
             console.print(_no_room(len(campaign.unaffordable)), soft_wrap=True)
         return Outcome(results, files, campaign.complete)
@@ -131,7 +137,7 @@ def _execute(campaign: Campaign, resources: Resources, options: RunOptions) -> s
     try:
         if options.local:
             _run_locally(campaign, resources, data_root=options.data_root)
-        else:
+        elif not campaign.exhausted:
             from sweep.on_ray import run_on_ray  # Ray takes a second to import
 
             run_on_ray(
@@ -281,6 +287,14 @@ class _MlflowListener(Listener):
         self._tracker.trial_started(
             trial.id, name=self._labels[trial.id], params=trial.plan.model_dump() | calibrated, tags=tags
         )
+
+    def catch_up(self, trial: Trial, record: Record) -> None:
+        """Tell of a trial of an earlier run what that did not come to tell."""
+        if self._tracker.lacks(trial.id, end_reason=str(record.end_reason)):
+            self.started(trial, record.info)
+            for report in record.reports:
+                self.reported(trial, report)
+            self.ended(trial, record)
 
     def reported(self, trial: Trial, report: Mapping[str, Any]) -> None:
         self._tracker.trial_reported(trial.id, step=report["step"], metrics={key: report[key] for key in _CURVES})

@@ -100,6 +100,10 @@ class Tracker:
         """MLflow's id of the experiment; None until the store has answered once."""
         return self._writer.experiment_id
 
+    def lacks(self, trial_id: str, *, end_reason: str) -> bool:
+        """Whether MLflow had not heard, when this was made, that the trial had ended so; True if it is away."""
+        return self._writer.ends.get(trial_id) != end_reason
+
     @_never_raises
     def trial_started(self, trial_id: str, *, name: str, params: Mapping[str, object], tags: Mapping[str, str]) -> None:
         """Open the trial's run, or open it again with what it already holds."""

@@ -47,6 +47,7 @@ class Store:
         self.client: MlflowClient = MlflowClient(tracking_uri=uri)
         self.run_ids: dict[Trial, str] = {}
         self.running: set[Trial] = set()
+        self.ends: dict[Trial, str | None] = {}  # how those that do not run had ended, when they were found
         self.open: dict[Trial, _Run] = {}
         self.experiment_id = self._experiment(experiment, artifacts)
         self._find_parent(sweep)
@@ -111,6 +112,8 @@ class Store:
         self.run_ids[trial] = run.info.run_id
         if run.info.status == "RUNNING":
             self.running.add(trial)
+        else:
+            self.ends[trial] = run.data.tags.get(END_REASON)
 
     def _runs(self, condition: str) -> Iterator[Run]:
         """All matching runs, the oldest first."""

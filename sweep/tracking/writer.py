@@ -33,6 +33,7 @@ class Writer(threading.Thread):
         self.refusal: TrackingError | None = None
         self.parent_run_id: str | None = None
         self.experiment_id: str | None = None
+        self.ends: dict[Trial, str | None] = {}  # of the runs that had ended before
         self._uri = uri
         self._experiment = experiment
         self._artifacts = None if is_server(uri) else (storage / "mlartifacts").absolute().as_uri()
@@ -112,6 +113,7 @@ class Writer(threading.Thread):
         """Open the store, send what an earlier sweep left, and close the runs of a driver that died."""
         store = Store(self._uri, experiment=self._experiment, artifacts=self._artifacts, sweep=self._sweep)
         self.parent_run_id, self.experiment_id = store.run_ids[None], store.experiment_id
+        self.ends = store.ends
         for trial, events in by_trial(self._spool.read()).items():
             unless_refused(store.write, trial, events)
         store.close_orphans(live=self._live)

@@ -77,6 +77,33 @@ class Tracked:
         return sorted(run.data.tags["sweep.end_reason"] for run in self.trials.values())
 
 
+# What a run that died leaves behind
+
+
+@pytest.mark.parametrize("left", ["nothing", "a trial"], ids=lambda left: f"{left} left to run")
+def test_what_a_driver_that_died_had_not_told_mlflow_is_told_by_the_next_run(storage, left):
+    """Killed between the store and MLflow: runs that are open, of which the store knows the end, or not there."""
+    sweep = a_sweep({"lr": [0.1, 0.5, 1]})
+    run_here(sweep, storage)
+    told = Tracked(default_uri(storage))
+    curves = {trial: told.curve(trial, "test_accuracy") for trial in told.trials}
+    torn, missing, untouched = told.trials
+    told.client.update_run(told.trials[torn].info.run_id, status="RUNNING")
+    told.client.update_run(told.parent.info.run_id, status="RUNNING")
+    told.client.delete_run(told.trials[missing].info.run_id)
+    (storage / "tiny" / "mlflow-open").touch()
+    ended = told.trials[untouched].info.end_time
+
+    space = [0.1, 0.5, 1] if left == "nothing" else [0.1, 0.5, 1, 2]
+    run_here(a_sweep({"lr": space}), storage)
+    again = Tracked(default_uri(storage))
+    assert {run.info.status for run in [again.parent, *again.trials.values()]} == {"FINISHED"}
+    assert again.ends() == ["completed"] * len(space)
+    assert {trial: again.curve(trial, "test_accuracy") for trial in curves} == curves
+    assert again.trials[untouched].info.end_time == ended
+    assert not (storage / "tiny" / "mlflow-open").exists()
+
+
 # What a run does not start
 
 
