@@ -34,11 +34,16 @@ SYMBOLS = {
     "steps": "T",
 }
 
-POINT_HEADER = ["α", "γ", "γ_eff", "r*", "seeds", "test accuracy %", "steps", "nominal ε"]
+
+def point_header(points: pd.DataFrame) -> list[str]:
+    """What :func:`point_cells` gives of each of ``points``; the ε spent by a trial is called what it is."""
+    strengths = {methods.guarantee(name).strength for name in points["method"]} - {"none"}
+    epsilon = {("proved",): "ε", ("nominal", "proved"): "ε (some nominal)"}.get(tuple(sorted(strengths)), "nominal ε")
+    return ["α", "γ", "γ_eff", "r*", "seeds", "test accuracy %", "steps", epsilon]
 
 
 def point_cells(point: pd.Series) -> list[str]:
-    """A point under :data:`POINT_HEADER`; seeds as finished/asked, the nominal ε spent rounded up."""
+    """A point under :func:`point_header`; seeds as finished/asked, the ε spent rounded up."""
     return [
         cell(point["alpha"]),
         cell(point["learning_rate"]),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from sweep.reporting.aggregate import differing
-from sweep.words import POINT_HEADER, point_cells, setting_cell
+from sweep.words import point_cells, point_header, setting_cell
 
 LONGEST_FLOAT = 40  # rows that fit a page; beyond, LaTeX gets a longtable
 
@@ -72,16 +72,16 @@ class Table:
 
 
 def points_table(points: pd.DataFrame) -> Table:
-    """All points, one a row, under :data:`~sweep.words.POINT_HEADER` and before it the parts of the
+    """All points, one a row, under :func:`~sweep.words.point_header` and before it the parts of the
     setting in which they differ. The CSV has all columns of ``points_frame``, accuracies as fractions."""
     parts = [name for name in differing(points) if name != "steps"]
     rows = [[*(setting_cell(point, name) for name in parts), *point_cells(point)] for _, point in points.iterrows()]
     return Table(
         caption="Test accuracy of every point: mean ± sample standard deviation over its finished seeds",
-        header=[*parts, *POINT_HEADER],
+        header=[*parts, *point_header(points)],
         blocks=[rows],
         data=points,
-        notes=["γ_eff = γκ at s_y = 0.9. Seeds: finished/asked. Nominal ε: spent by one trial, at most."],
+        notes=["γ_eff = γκ at s_y = 0.9. Seeds: finished/asked. The (nominal) ε is what one trial has spent, at most."],
         text_columns=len(parts),
     )
 

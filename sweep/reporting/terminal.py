@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from sweep.reporting.aggregate import differing
 from sweep.reporting.table import Table
-from sweep.words import POINT_HEADER, percent, point_cells, setting_cell
+from sweep.words import percent, point_cells, point_header, setting_cell
 
 _WORDS = {
     "completed": "completed",
@@ -29,7 +29,7 @@ def summary_table(trials: pd.DataFrame, points: pd.DataFrame, *, top: int = 10) 
 
     Best means greatest validation accuracy where the sweep holds out data, else greatest test accuracy; the
     title says which. Shown per point: α, γ, γ_eff = γκ, r*, seeds finished of those asked, test accuracy in
-    percent (mean ± standard deviation over seeds), steps T and the nominal ε spent, rounded up; before these,
+    percent (mean ± standard deviation over seeds), steps T and the (nominal) ε spent, rounded up; before these,
     the parts of the setting that differ between points, and after them the validation accuracy they are sorted by.
     """
     held_out = bool(points["validation_mean"].notna().any())
@@ -45,7 +45,7 @@ def summary_table(trials: pd.DataFrame, points: pd.DataFrame, *, top: int = 10) 
     )
     for name in parts:
         table.add_column(name)
-    for name in [*POINT_HEADER, *(["validation %"] if held_out else [])]:
+    for name in [*point_header(points), *(["validation %"] if held_out else [])]:
         table.add_column(name, justify="right", no_wrap=True)
     for _, point in best.head(top).iterrows():
         cells = [*(escape(setting_cell(point, name)) for name in parts), *point_cells(point)]
