@@ -97,13 +97,13 @@ class LiveView(Listener):
 
     def _cells(self) -> dict[str, str]:
         failed = self._count["error"] + self._count["diverged"] + self._count["infeasible"]
-        left = self.seconds_left
+        left = "…" if self.seconds_left is None else "{} min {} s".format(*divmod(round(self.seconds_left), 60))
         return {
             "done": str(self._count["completed"]),
             "running": str(len(self._running)),
             "stopped early": str(self._count["early_stopped"] + self._count["budget_exhausted"]),
             "failed": str(failed),
-            "time left at most": "…" if left is None else f"{left // 60:.0f} min {left % 60:.0f} s",
+            "time left at most": left,
             "best so far": self._best[1] if self._best else "…",
         }
 

@@ -121,6 +121,9 @@ def test_time_left(viewed, watch):
         campaign.report(trial.id, message(trial, step, 0.5))
         assert (view.seconds_left is None) == (step == 10)  # until then, start-up would count most
     assert view.seconds_left == 60 and cells(view, "time left at most") == ("1 min 0 s",)
+    watch.now -= 0.1
+    assert view.seconds_left < 60 and cells(view, "time left at most") == ("1 min 0 s",), "not 0 min 60 s"
+    watch.now += 0.1
     trial = campaign.next()
     watch.now += 5
     campaign.report(trial.id, message(trial, 10, 0.5))
