@@ -230,12 +230,6 @@ def moments(kills, *, trials=6, seed=0):
     return sorted(random.Random(seed).sample(range(1, trials * REPORTS - 2), kills))
 
 
-def test_the_driver_is_killed_once(space, undisturbed, folder):
-    printed = kill_the_driver(space, folder, moments=[25])
-    assert "of them from their last checkpoint" in printed
-    check(folder, undisturbed)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["--local"], []], ids=["in process", "on ray"])
 def test_the_driver_is_killed_ten_times(space, undisturbed, folder, options):
@@ -269,8 +263,9 @@ def workers_of(pid):
     return found
 
 
-def kill_workers(space, folder, *, moments):
-    driver, dice, killed = Driver(space, folder), random.Random(1), 0
+def kill_workers(driver, *, moments):
+    """Kill a random worker at each moment; return how many died."""
+    dice, killed = random.Random(1), 0
     for moment in moments:
         if not driver.wait_for(moment):
             break
@@ -278,14 +273,30 @@ def kill_workers(space, folder, *, moments):
         if workers := workers_of(driver._process.pid):
             os.kill(dice.choice(sorted(workers)), signal.SIGKILL)
             killed += 1
-    driver.finish()
     return killed
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc"), reason="finds the workers through /proc")
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_workers_are_killed(space, undisturbed, folder, kills):
-    assert kill_workers(space, folder, moments=moments(kills, seed=2)) == kills
+finds_workers = pytest.mark.skipif(not os.path.isdir("/proc"), reason="finds the workers through /proc")
+
+
+@finds_workers
+@pytest.mark.slow
+def test_workers_are_killed_ten_times(space, undisturbed, folder):
+    driver = Driver(space, folder)
+    assert kill_workers(driver, moments=moments(10, seed=2)) == 10
+    driver.finish()
+    check(folder, undisturbed)
+
+
+@finds_workers
+def test_a_worker_is_killed_and_then_the_driver(space, undisturbed, folder):
+    """The two above, once each."""
+    driver = Driver(space, folder)
+    assert kill_workers(driver, moments=[12]) == 1
+    assert driver.wait_for(30)
+    driver.kill()
+    printed = Driver(space, folder).finish()
+    assert "of them from their last checkpoint" in printed
     check(folder, undisturbed)
 
 
