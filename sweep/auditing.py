@@ -52,7 +52,7 @@ def audit_sweep(results: Results, *, canaries: int, canary: str, seeds: int) -> 
     shared |= {"reports": 1, "audit": {"kind": "one_run", "canaries": canaries, "canary": canary}}
     return Sweep.model_validate(
         {
-            "name": f"{results.sweep.name}-audit",
+            "name": f"{results.sweep.name}-audit-{canary}",
             "title": f"Audit of {results.sweep.name} with {canaries} canaries ({canary.replace('_', ' ')})",
             "reproduces": "audit",
             "trial": shared,

@@ -213,7 +213,7 @@ def audit(
     address: Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or host:port.")] = None,
     local: Annotated[bool, typer.Option("--local", help="One trial after another, in this process.")] = False,
 ) -> None:
-    """Measure what the winner of a sweep really tells, beside no mechanism and DP-SGD, as a sweep NAME-audit."""
+    """Measure what the winner of a sweep really tells, beside no mechanism and DP-SGD, as a sweep NAME-audit-CANARY."""
     from sweep.auditing import audit_sweep
     from sweep.planning import plan as plan_sweep
     from sweep.reporting import audit as report

@@ -18,7 +18,7 @@ from sweep.ledger import Ledger
 from sweep.planning import Plan, Point, Spending
 from sweep.privacy import UNACCOUNTED, choosing, weakest
 from sweep.spec import SpecError, fault
-from sweep.words import SYMBOLS, cell, digits, round_up, varying
+from sweep.words import SYMBOLS, cell, digits, flat, round_up, varying
 
 __all__ = ["calibration_row", "calibration_table", "plan_table", "plan_totals", "sweep_epsilon_line", "sweep_lines"]
 
@@ -27,7 +27,7 @@ _SHOWN = {"alpha", "lr", "effective_lr", "steps", "seed", "repeat"}  # in column
 
 def plan_table(plan: Plan) -> Table:
     """One row for each point: what varies, its calibration, and whether its budget is feasible."""
-    plans = [_flat(point.trials[0].plan.model_dump()) for point in plan.points]
+    plans = [flat(point.trials[0].plan.model_dump()) for point in plan.points]
     varied = [key for key in varying(plans) if key not in _SHOWN]
     calibrated = list(dict.fromkeys(name for point in plan.points if point.method for name in point.method.calibrated))
     table = Table(title=escape(plan.sweep.title), box=None)
@@ -37,14 +37,6 @@ def plan_table(plan: Plan) -> Table:
     for fields, point in zip(plans, plan.points, strict=True):
         table.add_row(*(cell(fields.get(key)) for key in varied), *_point_cells(point, calibrated))
     return table
-
-
-def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """A plan's fields, those of its parts under dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in fields.items():
-        flat |= {f"{key}.{part}": entry for part, entry in value.items()} if isinstance(value, dict) else {key: value}
-    return flat
 
 
 def _point_cells(point: Point, calibrated: list[str]) -> list[str]:

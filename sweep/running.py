@@ -27,7 +27,7 @@ from sweep.spec import Resources
 from sweep.storage import Storage
 from sweep.store import Record, Store
 from sweep.tracking import Tracker, default_uri
-from sweep.words import count, varying
+from sweep.words import count, flat, varying
 
 __all__ = ["Outcome", "RunOptions", "run"]
 
@@ -218,12 +218,13 @@ def _no_room(trials: int) -> str:
 
 
 def _labels(plans: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """A short name for each trial: what varies among them, and the seed."""
+    """A short name for each trial: what varies among them and is given, and the seed."""
+    plans = {name: flat(plan) for name, plan in plans.items()}
     varied = [key for key in varying(list(plans.values())) if key not in ("seed", "repeat")]
     return {
         name: " ".join(
             [
-                *(f"{key}={_short(plan.get(key))}" for key in varied),
+                *(f"{key}={_short(plan[key])}" for key in varied if plan.get(key) is not None),
                 f"seed={plan['repeat'] if plan['seed'] is None else plan['seed']}",
             ]
         )

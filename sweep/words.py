@@ -56,6 +56,19 @@ def point_cells(point: pd.Series) -> list[str]:
     ]
 
 
+def flat(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's fields, those of its parts under dotted names.
+
+    >>> flat({"lr": 1, "audit": {"canaries": 500}})
+    {'lr': 1, 'audit.canaries': 500}
+    """
+    fields: dict[str, Any] = {}
+    for key, value in plan.items():
+        parts = {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, Mapping) else {key: value}
+        fields |= parts
+    return fields
+
+
 def varying(plans: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys in which plans differ, without what differs only because their methods do.
 

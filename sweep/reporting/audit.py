@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from dirdp import methods
 from dirdp.audit import one_run_cap, one_run_epsilon
 from sweep.reporting.aggregate import rows
 from sweep.reporting.artifacts import Artifacts
@@ -67,22 +68,22 @@ def controls(data: pd.DataFrame) -> list[str]:
 
 def figure(data: pd.DataFrame, *, title: str) -> Figure:
     """A line a method: what it claims, what was found, and the most that could have been found."""
-    methods = list(dict.fromkeys(data["method"]))
-    colors = method_colors(methods)
+    names = list(dict.fromkeys(data["method"]))
+    colors = method_colors(names)
     finite = [value for value in [*data["epsilon"], *data["cap"], 1.0] if math.isfinite(value)]
     edge = 1.12 * max(finite)
     with rc_context(STYLE):
-        drawing = Figure(figsize=(WIDTH, 1.9 + 0.55 * len(methods)), layout="constrained")
+        drawing = Figure(figsize=(WIDTH, 1.9 + 0.55 * len(names)), layout="constrained")
         axes = drawing.add_subplot()
-        for place, method in enumerate(methods):
+        for place, method in enumerate(names):
             own = data[data["method"] == method]
             claim, cap = own["epsilon"].iloc[0], own["cap"].max()
             axes.plot([0, own["lower"].max()], [place, place], color=colors[method], linewidth=6, alpha=0.35)
             axes.plot(own["lower"], [place] * len(own), "o", color=colors[method], ms=7, zorder=4, clip_on=False)
             axes.plot(min(claim, edge), place, ">" if math.isinf(claim) else "D", color=NEUTRAL, mfc="white", ms=8)
             axes.plot(cap, place, "|", color=NEUTRAL, markersize=14)
-        axes.set_yticks(range(len(methods)), [_name(name) for name in methods])
-        axes.set_ylim(max(1, len(methods)) - 0.5, -0.5)
+        axes.set_yticks(range(len(names)), [_name(name) for name in names])
+        axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
         axes.set_xlim(0, 1.05 * edge)
         axes.set_xlabel("ε")
         title_and_caption(drawing, title, _caption(data))
@@ -109,7 +110,7 @@ def _table(data: pd.DataFrame) -> Table:
     lines = [
         [
             _name(row["method"]),
-            digits(row["epsilon"]),
+            _claim(row),
             cell(row["seed"]),
             f"{row['correct']}/{row['guesses']}",
             _down(row["lower"]),
@@ -125,12 +126,17 @@ def _table(data: pd.DataFrame) -> Table:
         blocks=[lines],
         data=data,
         notes=[
-            "A bound above the claim refutes it, at its confidence (95 % unless the plan says otherwise); one below it "
-            "refutes nothing, for a better attack may find more.",
+            "A bound above the claim refutes it, read as one about the trained weights, at its confidence (95 % unless "
+            "the plan says otherwise); one below it refutes nothing, for a better attack may find more.",
             "Cap: the bound with every guess right. The ε of Algorithm 1 is nominal (Theorem 10).",
         ],
         text_columns=1,
     )
+
+
+def _claim(row: dict[str, Any]) -> str:
+    nominal = methods.guarantee(row["method"]).strength == "nominal"
+    return f"{'nominal ' if nominal else ''}{digits(row['epsilon'])}"
 
 
 def _name(method: str) -> str:

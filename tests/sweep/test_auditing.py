@@ -46,7 +46,7 @@ def test_the_winner_stands_beside_two_controls(tmp_path):
     sweep = audit_sweep(results_of(tmp_path, best), canaries=100, canary="mislabelled", seeds=2)
     laid_out = plan_sweep(sweep)
     plans = [trial.plan for trial in laid_out.trials]
-    assert sweep.name == "tiny-audit" and len(plans) == 6
+    assert sweep.name == "tiny-audit-mislabelled" and len(plans) == 6
     assert all(plan.audit.canaries == 100 and plan.audit.canary == "mislabelled" for plan in plans)
     own, free, private = plans[::2]
     assert own.model_copy(update={"audit": None, "seed": 4, "reports": 4}) == TrainingPlan(**best.plan)
@@ -99,7 +99,7 @@ def test_the_report_has_table_and_picture(audited, tmp_path):
     paths = write_report(tmp_path, item="audit", title="Audit of tiny", records=audited, seeds=1, rung=None)
     assert {path.name for path in paths} >= {"audit.csv", "audit.md", "audit.png", "audit.pdf", "audit.html"}
     table = (tmp_path / "audit.md").read_text(encoding="utf-8")
-    assert "160/200" in table and "refuted" in table and "nominal (Theorem 10)" in table
+    assert "nominal 1" in table and "160/200" in table and "refuted" in table and "nominal (Theorem 10)" in table
     saved = pd.read_csv(tmp_path / "audit.csv")
     assert list(saved.columns) == report.COLUMNS and len(saved) == 3
 

@@ -499,7 +499,7 @@ def begun(folder):
 
 def test_audit(ran, sweep):
     status, out, _ = sweep("audit", "tiny", "--storage", ran[0], "--local", "--canaries", 60)
-    assert status == 0 and "tiny-audit: 3 trials: 3 new" in out
+    assert status == 0 and "tiny-audit-noise: 3 trials: 3 new" in out
     assert "ε claimed" in out and "not refuted" in out
     assert "control DP-SGD: not caught" in out and "control without a mechanism" in out
-    assert (ran[0] / "tiny-audit" / "audit.png").is_file()
+    assert (ran[0] / "tiny-audit-noise" / "audit.png").is_file()

@@ -77,6 +77,16 @@ class Tracked:
         return sorted(run.data.tags["sweep.end_reason"] for run in self.trials.values())
 
 
+def test_names_of_trials_hold_what_varies_and_is_given():
+    sweep = a_sweep([{"lr": [0.1, 1], "audit": {"canaries": 50}}, {"effective_lr": 0.1, "audit": {"canaries": 60}}])
+    plans = {trial.id: trial.plan.model_dump() for trial in plan(sweep).trials}
+    assert list(running._labels(plans).values()) == [
+        "lr=0.1 audit.canaries=50 seed=0",
+        "lr=1 audit.canaries=50 seed=0",
+        "effective_lr=0.1 audit.canaries=60 seed=0",
+    ]
+
+
 # What a run that died leaves behind
 
 
