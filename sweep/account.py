@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from fractions import Fraction
 from importlib.metadata import version
 from typing import Any
@@ -12,7 +11,7 @@ from uuid import uuid4
 from dirdp.accounting import conversion
 from dirdp.filter import RenyiFilter
 from sweep.expand import Trial
-from sweep.ledger import Charge, Ledger, Mechanism
+from sweep.ledger import Charge, Ledger, Mechanism, opening
 from sweep.planning import Plan, Segment, Spending
 from sweep.spec import SpecError
 from sweep.storage import Storage
@@ -142,21 +141,10 @@ class Account:
 
     def _open(self) -> RenyiFilter:
         """Note the plan and its mechanisms, and find the filter for them."""
-        plan, trials = self._plan, defaultdict(list)
-        for trial in plan.trials:
-            if trial.point_id in self._mechanisms:
-                trials[self._mechanisms[trial.point_id]].append(trial.id)
-        for point_id, mechanism in self._mechanisms.items():
-            if mechanism not in self._ledger.mechanisms:
-                self._write(Mechanism.of(plan.by_point[point_id]).entry)
-        entry = {
-            "kind": "plan",
-            "run": self._run,
-            "sweep": plan.sweep.name,
-            "delta": plan.delta,
-            "budget": plan.sweep.budget.sweep_epsilon if plan.sweep.budget else None,
-            "trials": dict(trials),
-        }
+        *mechanisms, entry = opening(self._plan, self._run)
+        for mechanism in mechanisms:
+            if mechanism["id"] not in self._ledger.mechanisms:
+                self._write(mechanism)
         self._ledger.take(entry)
         budget = self._opened_filter()
         self._write(entry | {"order": budget.order})

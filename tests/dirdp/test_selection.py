@@ -189,7 +189,8 @@ def test_theorem_6_is_for_means_of_at_least_1(mean, holds):
     """Below, it forgets that no run at all is likely, too, and promises less than the best of K tells."""
     p, q = np.array([0.3, 0.7]), np.array([0.31, 0.69])
     best_p, best_q = (
-        [math.exp(-mean), math.exp(mean * (x[0] - 1)) - math.exp(-mean), 1 - math.exp(mean * (x[0] - 1))] for x in (p, q)
+        [math.exp(-mean), math.exp(mean * (x[0] - 1)) - math.exp(-mean), 1 - math.exp(mean * (x[0] - 1))]
+        for x in (p, q)
     )
     delta = 0.0  # of one run: no outcome is as much as e^ε̂ = 2 times as likely
     promised = divergence(p, q, 2) + mean * delta + math.log(mean)

@@ -221,6 +221,18 @@ def test_data_are_told_apart_by_content(begin, files):
     ]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_trained_on_data_that_have_changed_since_is_still_theirs(begin, files, again):
+    for content, space in (("ab", {"lr": 1}), ("cd", {"lr": [1, 2]})):
+        campaign, account = begin(a_sweep(space), name=content if again else "results")
+        account.know("digits", content * 32)
+        simulate(campaign, accuracy)
+    found = {data.sha256[:2]: (data.spent.epsilon, data.planned.epsilon) for data in Ledger.read(files).data_sets()}
+    assert found.keys() == {"ab", "cd"}
+    assert found["ab"] == (pytest.approx(epsilon_of(1)), pytest.approx(epsilon_of(1)))
+    assert found["cd"] == (pytest.approx(epsilon_of(2 if again else 1)), pytest.approx(epsilon_of(2)))
+
+
 def test_data_are_known_by_name_until_a_trial_has_read_them(begin, files):
     campaign, _ = begin(a_sweep(GRID))
     trial = campaign.next()
