@@ -113,7 +113,9 @@ def trial_statement(plan: Plan, trial: Trial, record: Record | None) -> Statemen
         rows.append(("achieved at full length", f"{round_up(point.method.epsilon)} in {trial.plan.steps} steps"))
         if record and record.reports:
             last = record.reports[-1]
-            rows.append(("so far", f"{round_up(last['epsilon_spent'])} in {last['step']} steps, {record.end_reason}"))
+            ended = record.end_reason or "running"
+            said = f"{round_up(last['epsilon_spent'])} in {last['step']} steps, {ended}"
+            rows.append(("so far", said if ended == "completed" else f"{said}: ex post, no guarantee by itself"))
     rows += [
         ("not included", "the choice of this trial among others: see the statement of the sweep"),
         ("randomness", _randomness([trial.plan.randomness])),
@@ -133,14 +135,20 @@ def choosing(plan: Plan) -> str:
         return f"{UNACCOUNTED}, and the bound for publishing only the winner needs public ones"
     if best is None:
         return "no bound: the space holds trials without a mechanism"
-    law = stopping.law
+    law, guarantees = stopping.law, list(dict.fromkeys(method.guarantee for method in plan.drawable))
+    if any(trial.plan.randomness == "research" for trial in plan.trials):
+        known = (
+            "; with randomness: research that number follows from sampling_seed, so whoever knows that voids it, too"
+        )
+    else:
+        known = ""
     eta = "" if law.poisson else f", η = {law.eta:g}"
     return (
-        f"{round_up(best.epsilon(plan.delta).epsilon)} at δ = {digits(plan.delta)}, {weakest(plan.guarantees)}, for "
+        f"{round_up(best.epsilon(plan.delta).epsilon)} at δ = {digits(plan.delta)}, {weakest(guarantees)}, for "
         f"publishing only the winner, the number of trials being drawn from the {law.name} law with mean "
         f"{law.mean:g}{eta} (Papernot and Steinke 2022). It holds if the space was fixed in advance, all drawn trials "
         "have run, the scores are public, and neither the other trials nor their number are published: an MLflow "
-        "server or a storage that others can read voids it"
+        f"server or a storage that others can read voids it{known}"
     )
 
 

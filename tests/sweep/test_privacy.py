@@ -215,6 +215,20 @@ def test_a_random_number_needs_public_scores_and_a_mechanism():
     assert "no bound" in choosing(plan(mixed))
 
 
+def test_the_bound_for_the_winner_is_called_by_the_weakest_of_the_whole_space():
+    pytest.importorskip("opacus")
+    for seed in range(8):  # whether both methods were drawn or only one
+        one_draw = a_sweep({"method": {"choice": ["dpsgd", "dirichlet"]}, "lr": 1}, trials=RANDOM, sampling_seed=seed)
+        assert "nominal ε (Theorem 10) (the weakest of" in choosing(plan(one_draw.model_copy(update={"samples": 1})))
+
+
+def test_a_number_of_draws_that_follows_from_a_seed_is_no_secret():
+    assert "follows from sampling_seed" in choosing(plan(random_search()))
+    secure = random_search()
+    secure = secure.model_copy(update={"trial": secure.trial | {"randomness": "secure"}})
+    assert "sampling_seed" not in choosing(plan(secure))
+
+
 def test_the_loss_of_a_draw_is_the_greatest_over_the_space():
     both = a_sweep({"epsilon": {"choice": [1, 4]}, "lr": 1}, trials=RANDOM)
     four = a_sweep({"epsilon": 4, "lr": 1}, trials=RANDOM)
@@ -231,6 +245,11 @@ def test_a_trial_keeps_its_target(tmp_path):
     statement = privacy_statement("tiny", storage=Folder(tmp_path), trial=trial_id[:6])
     assert said(statement, "target") == "1 at δ = 1e-5, also if it is stopped early"
     assert said(statement, "so far").endswith("in 40 steps, completed")
+    (trial,) = (one for one in plan(sweep).trials if one.id == trial_id)
+    record = replace(campaign.records[trial_id], end_reason="early_stopped")
+    record.reports = record.reports[:2]
+    stopped = said(trial_statement(plan(sweep), trial, record), "so far")
+    assert stopped.endswith("in 20 steps, early_stopped: ex post, no guarantee by itself")
     assert "choice of this trial among others" in said(statement, "not included")
     with pytest.raises(SpecError, match="2 trials of tiny have an id that begins with ''"):
         privacy_statement("tiny", storage=Folder(tmp_path), trial="")
