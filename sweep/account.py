@@ -12,6 +12,7 @@ from dirdp.accounting import conversion
 from dirdp.filter import RenyiFilter
 from sweep.expand import Trial
 from sweep.ledger import Charge, Ledger, Mechanism, opening
+from sweep.lock import Lock
 from sweep.planning import Plan, Segment, Spending
 from sweep.spec import SpecError
 from sweep.storage import Storage
@@ -27,11 +28,12 @@ class Account:
     costs nothing, or draws new noise. Nothing is written before the first charge.
 
     Raises `SpecError` where the budget cannot be kept: beside earlier trials without a bound, or with points that lack
-    the order at which the budget was opened. Later `StoreError` where the ledger cannot be written.
+    the order at which the budget was opened. Later `StoreError` where the ledger cannot be written, or where another
+    driver has the sweep's `lock`: its charges are not known here, and this one's are not known there.
     """
 
-    def __init__(self, plan: Plan, storage: Storage, *, device: str, threads: int):
-        self._plan, self._storage = plan, storage
+    def __init__(self, plan: Plan, storage: Storage, *, device: str, threads: int, lock: Lock | None = None):
+        self._plan, self._storage, self._lock = plan, storage, lock
         self._run = uuid4().hex[:12]
         self._where = f"{device} {threads} {version('torch')}" if device == "cpu" else None
         self._data: dict[str, str] = {}
@@ -121,6 +123,8 @@ class Account:
 
     def _pay(self, trial: Trial, segment: Segment) -> bool:
         """Write a charge down if the budget has room for it; return whether it has."""
+        if self._lock is not None:
+            self._lock.check(look=True)
         charge = Charge(
             run=self._run,
             trial=trial.id,

@@ -12,6 +12,7 @@ from sweep.account import Account
 from sweep.campaign import Campaign
 from sweep.expand import launch_order
 from sweep.ledger import FOLDER, Ledger
+from sweep.lock import Lock
 from sweep.planning import plan
 from sweep.spec import SpecError
 from sweep.storage import Folder, StoreError
@@ -277,6 +278,20 @@ def test_a_budget_is_kept(begin, files, room, at_once, scheduler):
 def test_of_its_own_epsilon_a_trial_fits(begin):
     campaign, _ = run(begin, a_sweep(trial={"reports": 40}, budget={"sweep_epsilon": 1}))
     assert [record.end_reason for record in campaign.records.values()] == ["completed"]
+
+
+def test_a_driver_that_was_taken_over_charges_nothing_more(files):
+    """Between two heartbeats, too: the other one does not know what this one would start."""
+    laid_out = plan(budgeted(8))
+    with Lock(files) as first:
+        account = Account(laid_out, files, device="cpu", threads=1, lock=first)
+        assert account.charge(laid_out.trials[0], 0)
+        with Lock(files, force=True) as second:
+            with pytest.raises(StoreError, match="taken over"):
+                account.charge(laid_out.trials[1], 0)
+            other = Account(laid_out, files, device="cpu", threads=1, lock=second)
+            assert other.charge(laid_out.trials[1], 0)
+    assert charged(files) == [(0, 10), (0, 10)]
 
 
 def test_a_raised_budget_goes_on_where_it_ended(begin, files):
