@@ -8,6 +8,8 @@ from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
+import torch
+
 from dirdp.accounting import conversion
 from dirdp.filter import RenyiFilter
 from sweep.expand import Trial
@@ -35,7 +37,9 @@ class Account:
     def __init__(self, plan: Plan, storage: Storage, *, device: str, threads: int, lock: Lock | None = None):
         self._plan, self._storage, self._lock = plan, storage, lock
         self._run = uuid4().hex[:12]
-        self._where = f"{device} {threads} {version('torch')}" if device == "cpu" else None
+        # Other versions or another kind of processor would combine the same noise with other gradients.
+        same = (device, str(threads), version("torch"), version("dirdp"), torch.backends.cpu.get_cpu_capability())
+        self._where = " ".join(same) if device == "cpu" else None
         self._data: dict[str, str] = {}
         self._reserved: dict[str, Fraction] = {}
         self._ledger = Ledger.read(storage)

@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from importlib.metadata import version
 
 import pytest
 from mpmath import log, mp, mpf
@@ -151,6 +152,18 @@ def test_other_threads_are_other_bits(begin):
     sweep = a_sweep()
     run(begin, sweep)
     _, account = run(begin, sweep, threads=2, name="removed")
+    assert account.steps == 80
+
+
+@pytest.mark.parametrize("changed", ["torch", "dirdp", "processor"])
+def test_other_versions_and_processors_are_other_bits(begin, monkeypatch, changed):
+    sweep = a_sweep()
+    run(begin, sweep)
+    if changed == "processor":
+        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX1024")
+    else:
+        monkeypatch.setattr("sweep.account.version", lambda name: "99" if name == changed else version(name))
+    _, account = run(begin, sweep, name="removed")
     assert account.steps == 80
 
 
