@@ -194,7 +194,13 @@ def _budget(plan: Plan, ledger: Ledger, planned: Spending) -> str:
 def _scores(plan: Plan) -> str:
     if plan.scores_are_private:
         return f"private: they come from records under the guarantee; {UNACCOUNTED}"
-    return "public: they come from records that are not under the guarantee"
+    public = "public: they come from records that are not under the guarantee"
+    if any(trial.plan.validation for trial in plan.trials):
+        return (
+            f"{public}; the accuracies on held-out private records, by which reports rank the points, are not "
+            "accounted for: neither publish them nor choose by them"
+        )
+    return public
 
 
 def _randomness(kinds: Sequence[str]) -> str:

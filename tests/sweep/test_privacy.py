@@ -172,7 +172,10 @@ def test_private_scores_leave_no_guarantee():
     for sweep in (a_sweep(), a_sweep(score_data="public"), a_sweep(trial={"dataset": "medmnist:dermamnist"})):
         assert UNACCOUNTED not in of(sweep).text()
     steered_by_test = {"asha": {"metric": "test_accuracy"}}
-    assert UNACCOUNTED not in of(a_sweep(trial=HELD_OUT, scheduler=steered_by_test)).text()
+    by_test = of(a_sweep(trial=HELD_OUT, scheduler=steered_by_test))
+    assert UNACCOUNTED not in by_test.text()
+    assert said(by_test, "scores").endswith("neither publish them nor choose by them")
+    assert said(of(a_sweep()), "scores").endswith("not under the guarantee")
     with pytest.raises(SpecError, match="score_data=public"):
         plan(a_sweep(trial=HELD_OUT, score_data="public"))
 
