@@ -87,11 +87,20 @@ class Account:
         return self._where is not None and trial.plan.randomness == "research"
 
     def know(self, dataset: str, sha256: str) -> None:
-        """Note what this run reads under the name of a data set; once is enough."""
-        if self._data.get(dataset) != sha256:
-            self._data[dataset] = sha256
-            self._rests.clear()
-            self._write({"kind": "data", "run": self._run, "dataset": dataset, "sha256": sha256})
+        """Note what this run reads under the name of a data set; once is enough.
+
+        Where it is other data than before, what follows is a run of its own: what was started stays with its data.
+        """
+        if self._data.get(dataset) == sha256:
+            return
+        changed = dataset in self._data
+        self._data[dataset] = sha256
+        self._rests.clear()
+        if changed:
+            self._run = uuid4().hex[:12]
+            self._write(self._entry | {"run": self._run})
+        for name in self._data if changed else [dataset]:
+            self._write({"kind": "data", "run": self._run, "dataset": name, "sha256": self._data[name]})
 
     def may_start(self, trial: Trial) -> bool:
         """Whether a trial fits in full beside all that is still to come of those that run."""
@@ -155,7 +164,8 @@ class Account:
                 self._write(mechanism)
         self._ledger.take(entry)
         budget = self._opened_filter()
-        self._write(entry | {"order": budget.order})
+        self._entry = entry | {"order": budget.order}
+        self._write(self._entry)
         return budget
 
     def _opened_filter(self) -> RenyiFilter:

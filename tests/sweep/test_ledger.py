@@ -247,6 +247,17 @@ def test_what_was_trained_on_data_that_have_changed_since_is_still_theirs(begin,
     assert found["cd"] == (pytest.approx(epsilon_of(2 if again else 1)), pytest.approx(epsilon_of(2)))
 
 
+def test_data_that_change_during_a_run_are_told_apart(begin, files):
+    campaign, account = begin(a_sweep({"lr": [1, 2]}))
+    for content in ("ab", "cd"):
+        account.know("digits", content * 32)
+        trial = campaign.next()
+        for step in trial.plan.report_steps:
+            campaign.report(trial.id, message(trial, step, 0.5))
+    found = {data.sha256[:2]: data.spent.epsilon for data in Ledger.read(files).data_sets()}
+    assert found == {"ab": pytest.approx(epsilon_of(1)), "cd": pytest.approx(epsilon_of(1))}
+
+
 def test_data_are_known_by_name_until_a_trial_has_read_them(begin, files):
     campaign, _ = begin(a_sweep(GRID))
     trial = campaign.next()
