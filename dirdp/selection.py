@@ -34,10 +34,10 @@ class RunCount:
 
     η from −0.9 is the truncated negative binomial law on 1, 2, … (Definition 1 of the paper): 0 is the logarithmic law,
     1 the geometric one. A smaller η costs less privacy and has a heavier tail. η = ∞ is the Poisson law, under which K
-    may be 0 and then nothing is run or published.
+    may be 0 and then nothing is run or published; its theorem does not hold for means below 1.
 
     Raises:
-        ValueError: the mean is not above 1 (above 0 if η = ∞), or η is below −0.9.
+        ValueError: the mean is not above 1 (at least 1 if η = ∞), or η is below −0.9.
 
     >>> round(RunCount(mean=20, eta=1).probability(1), 6)
     0.05
@@ -52,7 +52,7 @@ class RunCount:
     def __post_init__(self) -> None:
         if self.eta != math.inf:
             _validate.real("eta", self.eta, at_least=-0.9, at_most=1000)
-        _validate.real("mean", self.mean, above=0 if self.poisson else 1, at_most=1e6)
+        _validate.real("mean", self.mean, **({"at_least": 1} if self.poisson else {"above": 1}), at_most=1e6)
 
     @property
     def poisson(self) -> bool:

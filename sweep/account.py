@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from fractions import Fraction
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
+import torch
+
 from dirdp.accounting import conversion
 from dirdp.filter import RenyiFilter
 from sweep.expand import Trial
-from sweep.ledger import Charge, Ledger, Mechanism
+from sweep.ledger import Charge, Ledger, Mechanism, opening
+from sweep.lock import Lock
 from sweep.planning import Plan, Segment, Spending
 from sweep.spec import SpecError
 from sweep.storage import Storage
@@ -28,13 +30,16 @@ class Account:
     costs nothing, or draws new noise. Nothing is written before the first charge.
 
     Raises `SpecError` where the budget cannot be kept: beside earlier trials without a bound, or with points that lack
-    the order at which the budget was opened. Later `StoreError` where the ledger cannot be written.
+    the order at which the budget was opened. Later `StoreError` where the ledger cannot be written, or where another
+    driver has the sweep's `lock`: its charges are not known here, and this one's are not known there.
     """
 
-    def __init__(self, plan: Plan, storage: Storage, *, device: str, threads: int):
-        self._plan, self._storage = plan, storage
+    def __init__(self, plan: Plan, storage: Storage, *, device: str, threads: int, lock: Lock | None = None):
+        self._plan, self._storage, self._lock = plan, storage, lock
         self._run = uuid4().hex[:12]
-        self._where = f"{device} {threads} {version('torch')}" if device == "cpu" else None
+        # Other versions or another kind of processor would combine the same noise with other gradients.
+        same = (device, str(threads), version("torch"), version("dirdp"), torch.backends.cpu.get_cpu_capability())
+        self._where = " ".join(same) if device == "cpu" else None
         self._data: dict[str, str] = {}
         self._reserved: dict[str, Fraction] = {}
         self._ledger = Ledger.read(storage)
@@ -82,11 +87,20 @@ class Account:
         return self._where is not None and trial.plan.randomness == "research"
 
     def know(self, dataset: str, sha256: str) -> None:
-        """Note what this run reads under the name of a data set; once is enough."""
-        if self._data.get(dataset) != sha256:
-            self._data[dataset] = sha256
-            self._rests.clear()
-            self._write({"kind": "data", "run": self._run, "dataset": dataset, "sha256": sha256})
+        """Note what this run reads under the name of a data set; once is enough.
+
+        Where it is other data than before, what follows is a run of its own: what was started stays with its data.
+        """
+        if self._data.get(dataset) == sha256:
+            return
+        changed = dataset in self._data
+        self._data[dataset] = sha256
+        self._rests.clear()
+        if changed:
+            self._run = uuid4().hex[:12]
+            self._write(self._entry | {"run": self._run})
+        for name in self._data if changed else [dataset]:
+            self._write({"kind": "data", "run": self._run, "dataset": name, "sha256": self._data[name]})
 
     def may_start(self, trial: Trial) -> bool:
         """Whether a trial fits in full beside all that is still to come of those that run."""
@@ -122,6 +136,8 @@ class Account:
 
     def _pay(self, trial: Trial, segment: Segment) -> bool:
         """Write a charge down if the budget has room for it; return whether it has."""
+        if self._lock is not None:
+            self._lock.check(look=True)
         charge = Charge(
             run=self._run,
             trial=trial.id,
@@ -142,24 +158,14 @@ class Account:
 
     def _open(self) -> RenyiFilter:
         """Note the plan and its mechanisms, and find the filter for them."""
-        plan, trials = self._plan, defaultdict(list)
-        for trial in plan.trials:
-            if trial.point_id in self._mechanisms:
-                trials[self._mechanisms[trial.point_id]].append(trial.id)
-        for point_id, mechanism in self._mechanisms.items():
-            if mechanism not in self._ledger.mechanisms:
-                self._write(Mechanism.of(plan.by_point[point_id]).entry)
-        entry = {
-            "kind": "plan",
-            "run": self._run,
-            "sweep": plan.sweep.name,
-            "delta": plan.delta,
-            "budget": plan.sweep.budget.sweep_epsilon if plan.sweep.budget else None,
-            "trials": dict(trials),
-        }
+        *mechanisms, entry = opening(self._plan, self._run)
+        for mechanism in mechanisms:
+            if mechanism["id"] not in self._ledger.mechanisms:
+                self._write(mechanism)
         self._ledger.take(entry)
         budget = self._opened_filter()
-        self._write(entry | {"order": budget.order})
+        self._entry = entry | {"order": budget.order}
+        self._write(self._entry)
         return budget
 
     def _opened_filter(self) -> RenyiFilter:

@@ -13,7 +13,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,10 +21,10 @@ import numpy as np
 
 from dirdp.accounting import RdpCurve, compose
 from dirdp.methods.base import Guarantee
-from sweep.planning import Point, Spending
+from sweep.planning import Plan, Point, Spending
 from sweep.storage import Storage
 
-__all__ = ["Charge", "DataSet", "Ledger", "Mechanism"]
+__all__ = ["Charge", "DataSet", "Ledger", "Mechanism", "opening"]
 
 FOLDER = "ledger"
 
@@ -122,6 +122,26 @@ class _Share:
     share: Fraction
 
 
+def opening(plan: Plan, run: str) -> list[dict[str, Any]]:
+    """The lines with which a run of a plan begins: its mechanisms, and last the plan, still without its order."""
+    mechanisms: dict[str, dict[str, Any]] = {}
+    trials: dict[str, list[str]] = defaultdict(list)
+    for point in plan.points:
+        if point.feasible:
+            mechanism = Mechanism.of(point)
+            mechanisms[mechanism.id] = mechanism.entry
+            trials[mechanism.id] += [trial.id for trial in point.trials]
+    entry = {
+        "kind": "plan",
+        "run": run,
+        "sweep": plan.sweep.name,
+        "delta": plan.delta,
+        "budget": plan.sweep.budget.sweep_epsilon if plan.sweep.budget else None,
+        "trials": dict(trials),
+    }
+    return [*mechanisms.values(), entry]
+
+
 @dataclass
 class Ledger:
     """All that a ledger says.
@@ -167,6 +187,23 @@ class Ledger:
             case "charge":
                 self.charges.append(Charge(**fields | {"share": Fraction(entry["share"])}))
 
+    def expecting(self, plan: Plan) -> Ledger:
+        """This ledger with a plan whose sweep has been run before, if it is another one than that of the last run.
+
+        A run writes nothing before its first charge, and a plan may only be asked about. What is said of it must
+        include it all the same.
+        """
+        *mechanisms, entry = opening(plan, "")
+        if plan.sweep.name not in self.sweeps:
+            return self
+        last = self.plans[self.runs(plan.sweep.name)[-1]]
+        if all(last[key] == entry[key] for key in ("delta", "trials")):
+            return self
+        expected = replace(self, mechanisms=dict(self.mechanisms), plans=dict(self.plans))
+        for line in (*mechanisms, entry | {"order": last["order"]}):
+            expected.take(line)
+        return expected
+
     @property
     def sweeps(self) -> list[str]:
         """The sweeps that have started something, by name."""
@@ -180,6 +217,21 @@ class Ledger:
         """δ of a sweep: the least of its runs."""
         return min(self.plans[run]["delta"] for run in self.runs(sweep))
 
+    def plan_changed(self, sweep: str) -> bool:
+        """Whether the runs of a sweep had different trials in view."""
+        first, *others = (self.plans[run]["trials"] for run in self.runs(sweep))
+        return any(other != first for other in others)
+
+    def loss(self, sweep: str, order: int) -> Fraction | float:
+        """Rényi loss at an order of all that a sweep has started, without rounding; infinite where there is none."""
+        total = Fraction(0)
+        for charge in self.distinct(sweep):
+            curve = self.mechanisms[charge.mechanism].curve
+            if curve is None or order not in curve.orders:
+                return math.inf
+            total += charge.share * Fraction(curve.at(order))
+        return total
+
     def spent(self, sweep: str) -> Spending:
         """What a sweep has started, in all its runs."""
         return self._together(self.distinct(sweep), self.delta(sweep))
@@ -187,7 +239,7 @@ class Ledger:
     def planned(self, sweep: str) -> Spending:
         """Every trial of the latest plan to its full length, with those of earlier plans that were started.
 
-        What was run twice, with new noise, counts twice.
+        What was run twice, with new noise, counts twice, and so does what was trained on data that have changed since.
         """
         return self._together(self._planned(sweep), self.delta(sweep))
 
@@ -220,14 +272,15 @@ class Ledger:
         shares = [
             _Share(latest, trial, mechanism, Fraction(1)) for mechanism, trials in planned.items() for trial in trials
         ]
-        whole, covered = {(share.trial, share.mechanism) for share in shares}, set()
+        whole, covered = {(self._content_of(share), share.trial, share.mechanism) for share in shares}, set()
         for charge in self.distinct(sweep):
-            if (charge.trial, charge.mechanism) not in whole:
-                whole.add((charge.trial, charge.mechanism))
+            content = self._content_of(charge)
+            if (content, charge.trial, charge.mechanism) not in whole:
+                whole.add((content, charge.trial, charge.mechanism))
                 shares.append(_Share(charge.run, charge.trial, charge.mechanism, Fraction(1)))
-            if charge.segment in covered:
+            if (content, charge.segment) in covered:
                 shares.append(_Share(charge.run, charge.trial, charge.mechanism, charge.share))
-            covered.add(charge.segment)
+            covered.add((content, charge.segment))
         return shares
 
     def _data_set(self, key: str, sweeps: tuple[str, ...], planned: list[_Share], spent: list[Charge]) -> DataSet:

@@ -70,8 +70,13 @@ class Lock:
         except StoreError:
             pass  # the storage is gone, and the lock with it; what ended the run is the error to show
 
-    def check(self) -> None:
-        """Raise `StoreError` if another driver has taken the lock."""
+    def check(self, *, look: bool = False) -> None:
+        """Raise `StoreError` if another driver has taken the lock, as the last heartbeat saw it, or as a `look` shows.
+
+        A driver that was suspended may have been taken over long before its next heartbeat.
+        """
+        if look and self._lost is None and not self._is_mine():
+            self._lost = self._rival()
         if self._lost is not None:
             raise StoreError(f"the sweep in {self._storage} was taken over: {self._lost}; this run ends here")
 

@@ -91,14 +91,14 @@ def sweep_epsilon_line(plan: Plan, planned: Spending | None = None, *, removed: 
     others = f" and over {removed} earlier trials of this name that are not in the space any more" if removed else ""
     unaccounted = f"; {UNACCOUNTED}" if plan.scores_are_private else ""
     return (
-        f"the whole sweep, every trial at full length: {round_up(planned.epsilon)} at δ = {plan.delta:g}, "
+        f"the whole sweep, every trial at full length: {round_up(planned.epsilon)} at δ = {digits(planned.delta)}, "
         f"{weakest(planned.guarantees)}, composed over all trials{others}{unaccounted}"
     )
 
 
 def sweep_lines(plan: Plan, ledger: Ledger, *, removed: int = 0) -> list[str]:
     """What a sweep costs as a whole and what it has spent, once it has been run."""
-    name = plan.sweep.name
+    name, ledger = plan.sweep.name, ledger.expecting(plan)
     if name not in ledger.sweeps:
         return [sweep_epsilon_line(plan)]
     spent, order = ledger.spent(name), ledger.plans[ledger.runs(name)[-1]]["order"]

@@ -188,16 +188,22 @@ class Plan:
         stopping = self.sweep.random_stopping
         if stopping is None:
             return None
-        curves = []
-        for trial_plan in support(self.sweep):
-            try:
-                curves.append(methods.bind(trial_plan).rdp(trial_plan.steps))
-            except BudgetError:
-                continue
+        curves = [method.rdp(method.plan.steps) for method in self.drawable]
         bounded = [curve for curve in curves if curve is not None]
         return (
             stopping.law.best_of(worst(bounded) * self.sweep.seeds) if bounded and len(bounded) == len(curves) else None
         )
+
+    @cached_property
+    def drawable(self) -> list[Method]:
+        """The methods of all that `random_stopping` may draw, whether it was drawn or not."""
+        found = []
+        for trial_plan in support(self.sweep):
+            try:
+                found.append(methods.bind(trial_plan))
+            except BudgetError:
+                continue
+        return found
 
     @cached_property
     def by_point(self) -> dict[str, Point]:

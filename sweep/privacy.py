@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dirdp.filter import RenyiFilter
 from dirdp.methods.base import Guarantee
 from sweep.expand import Trial
 from sweep.ledger import DataSet, Ledger
@@ -23,6 +24,10 @@ _STRENGTH = {
 UNACCOUNTED = "no sweep guarantee: scores unaccounted"
 RESEARCH = "research: drawn from seeds, not for release, since whoever knows a seed can recompute the noise"
 SECURE = "secure: drawn from the operating system's entropy"
+_CHANGED = (
+    "the trials have been changed since the first run, so it holds only if that was done whatever the results were"
+)
+_SEVERAL = "it holds only if each sweep was laid out whatever the results of the others were"
 _NAMED = 3  # trials without a bound that are named, before a count of the others
 
 
@@ -70,15 +75,19 @@ def weakest(guarantees: Sequence[Guarantee]) -> str:
 
 def sweep_statement(plan: Plan, ledger: Ledger, *, names: Mapping[str, str] | None = None) -> Statement:
     """The statement of a sweep, run or not. `names` are short names of its trials."""
-    sweep = plan.sweep
+    sweep, ledger = plan.sweep, ledger.expecting(plan)
     ran = sweep.name in ledger.sweeps
+    changed = f"; {_CHANGED}" if ran and ledger.plan_changed(sweep.name) else ""
     planned = ledger.planned(sweep.name) if ran else plan.spending
     rows = [
         ("trials", f"{len(plan.trials)} of {count(len(plan.points))}"),
-        ("sweep_epsilon_planned", _spending(planned, planned.order, names) + ": every trial to its full length"),
+        (
+            "sweep_epsilon_planned",
+            f"{_spending(planned, planned.order, names)}: every trial to its full length{changed}",
+        ),
     ]
     if sweep.budget:
-        rows.append(("budget.sweep_epsilon", _budget(plan, ledger)))
+        rows.append(("budget.sweep_epsilon", _budget(plan, ledger, planned)))
     if ran:
         spent, order = ledger.spent(sweep.name), ledger.plans[ledger.runs(sweep.name)[-1]]["order"]
         rows.append(("sweep_epsilon_spent", _spending(spent, order, names) + ": ex post, no guarantee by itself"))
@@ -88,7 +97,7 @@ def sweep_statement(plan: Plan, ledger: Ledger, *, names: Mapping[str, str] | No
         ("randomness", _randomness([trial.plan.randomness for trial in plan.trials])),
     ]
     sections = [Section("The whole sweep", tuple(rows))]
-    sections += [_guarantee(guarantee, _budgets(plan, guarantee)) for guarantee in plan.guarantees]
+    sections += [_guarantee(guarantee, _budgets(plan, guarantee)) for guarantee in planned.guarantees]
     sections += [_data_set(data) for data in ledger.data_sets() if sweep.name in data.sweeps]
     return Statement(f"the sweep {sweep.name}", tuple(sections))
 
@@ -104,7 +113,9 @@ def trial_statement(plan: Plan, trial: Trial, record: Record | None) -> Statemen
         rows.append(("achieved at full length", f"{round_up(point.method.epsilon)} in {trial.plan.steps} steps"))
         if record and record.reports:
             last = record.reports[-1]
-            rows.append(("so far", f"{round_up(last['epsilon_spent'])} in {last['step']} steps, {record.end_reason}"))
+            ended = record.end_reason or "running"
+            said = f"{round_up(last['epsilon_spent'])} in {last['step']} steps, {ended}"
+            rows.append(("so far", said if ended == "completed" else f"{said}: ex post, no guarantee by itself"))
     rows += [
         ("not included", "the choice of this trial among others: see the statement of the sweep"),
         ("randomness", _randomness([trial.plan.randomness])),
@@ -124,14 +135,20 @@ def choosing(plan: Plan) -> str:
         return f"{UNACCOUNTED}, and the bound for publishing only the winner needs public ones"
     if best is None:
         return "no bound: the space holds trials without a mechanism"
-    law = stopping.law
+    law, guarantees = stopping.law, list(dict.fromkeys(method.guarantee for method in plan.drawable))
+    if any(trial.plan.randomness == "research" for trial in plan.trials):
+        known = (
+            "; with randomness: research that number follows from sampling_seed, so whoever knows that voids it, too"
+        )
+    else:
+        known = ""
     eta = "" if law.poisson else f", η = {law.eta:g}"
     return (
-        f"{round_up(best.epsilon(plan.delta).epsilon)} at δ = {digits(plan.delta)}, {weakest(plan.guarantees)}, for "
+        f"{round_up(best.epsilon(plan.delta).epsilon)} at δ = {digits(plan.delta)}, {weakest(guarantees)}, for "
         f"publishing only the winner, the number of trials being drawn from the {law.name} law with mean "
         f"{law.mean:g}{eta} (Papernot and Steinke 2022). It holds if the space was fixed in advance, all drawn trials "
         "have run, the scores are public, and neither the other trials nor their number are published: an MLflow "
-        "server or a storage that others can read voids it"
+        f"server or a storage that others can read voids it{known}"
     )
 
 
@@ -156,11 +173,18 @@ def _spending(spending: Spending, order: int | None, names: Mapping[str, str] | 
     return f"{round_up(epsilon)} at δ = {digits(spending.delta)}, {called}, at order λ = {order}"
 
 
-def _budget(plan: Plan, ledger: Ledger) -> str:
+def _budget(plan: Plan, ledger: Ledger, planned: Spending) -> str:
     assert plan.sweep.budget is not None
-    epsilon = plan.sweep.budget.sweep_epsilon
-    said = f"{digits(epsilon)} at δ = {digits(plan.delta)}, {weakest(plan.guarantees)}, kept by a Rényi filter"
-    others = {ledger.plans[run]["budget"] for run in ledger.runs(plan.sweep.name)} - {epsilon}
+    epsilon, name = plan.sweep.budget.sweep_epsilon, plan.sweep.name
+    said = f"{digits(epsilon)} at δ = {digits(planned.delta)}, {weakest(planned.guarantees)}"
+    runs = [ledger.plans[run] for run in ledger.runs(name)]
+    order = next((run["order"] for run in runs if run["budget"]), None)
+    if order is not None:
+        limit = RenyiFilter.at_order(order, epsilon=epsilon, delta=planned.delta).limit
+        if ledger.loss(name, order) > max(0, limit):
+            return f"{said}: exceeded by what earlier runs have started; nothing more is started under it"
+    said += ", kept by a Rényi filter"
+    others = {run["budget"] for run in runs} - {epsilon}
     if not others:
         return f"{said}: all that is started is within it, whatever the results were"
     earlier = ", ".join("none" if other is None else digits(other) for other in others)
@@ -170,7 +194,13 @@ def _budget(plan: Plan, ledger: Ledger) -> str:
 def _scores(plan: Plan) -> str:
     if plan.scores_are_private:
         return f"private: they come from records under the guarantee; {UNACCOUNTED}"
-    return "public: they come from records that are not under the guarantee"
+    public = "public: they come from records that are not under the guarantee"
+    if any(trial.plan.validation for trial in plan.trials):
+        return (
+            f"{public}; the accuracies on held-out private records, by which reports rank the points, are not "
+            "accounted for: neither publish them nor choose by them"
+        )
+    return public
 
 
 def _randomness(kinds: Sequence[str]) -> str:
@@ -180,6 +210,8 @@ def _randomness(kinds: Sequence[str]) -> str:
 def _budgets(plan: Plan, guarantee: Guarantee) -> list[tuple[str, str]]:
     points: list[Point] = [point for point in plan.points if point.method and point.method.guarantee == guarantee]
     plans = [point.trials[0].plan for point in points]
+    if not plans:
+        return [("per trial", "only in earlier runs under this name")]
     budgets, deltas, steps = (sorted({getattr(one, name) for one in plans}) for name in ("epsilon", "delta", "steps"))
     said = f"{', '.join(map(digits, budgets))} at δ = {', '.join(map(digits, deltas))}"
     return [("per trial", f"{said}, T = {', '.join(map(str, steps))}")] if guarantee.strength != "none" else []
@@ -202,11 +234,12 @@ def _guarantee(guarantee: Guarantee, first: list[tuple[str, str]]) -> Section:
 def _data_set(data: DataSet) -> Section:
     content = f"content {data.sha256[:12]}" if data.sha256 else "not read yet"
     spent = "∞" if math.isinf(data.spent.epsilon) else round_up(data.spent.epsilon)
+    several = f"; {_SEVERAL}" if len(data.sweeps) > 1 else ""
     return Section(
         f"All sweeps on this storage: private data set {data.name} ({content})",
         (
             ("sweeps", ", ".join(data.sweeps)),
-            ("planned", _spending(data.planned, data.planned.order, None)),
+            ("planned", _spending(data.planned, data.planned.order, None) + several),
             ("spent, ex post", f"{spent} at δ = {digits(data.spent.delta)}, {weakest(data.spent.guarantees)}"),
         ),
     )

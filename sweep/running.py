@@ -79,7 +79,7 @@ def run(plan: Plan, options: RunOptions, *, console: Console) -> Outcome:
         labels = _labels({trial.id: trial.plan.model_dump() for trial in plan.trials})
         view = LiveView(plan, console=console, labels=labels)
         listeners: list[Listener] = [view]
-        account = _account(plan, options)
+        account = _account(plan, options, lock)
         campaign = Campaign(plan, Store(storage, lock=lock), listeners=listeners, account=account)
         view.attach(campaign)
         if campaign.exhausted and storage.read(_TELLING) is None:
@@ -167,10 +167,10 @@ def _run_locally(campaign: Campaign, resources: Resources, *, data_root: Path | 
                 break
 
 
-def _account(plan: Plan, options: RunOptions) -> Account:
+def _account(plan: Plan, options: RunOptions, lock: Lock) -> Account:
     resources = plan.sweep.resources
     device = "cuda" if resources.gpu > 0 else "cpu"
-    return Account(plan, options.storage, device=device, threads=resources.cpu)
+    return Account(plan, options.storage, device=device, threads=resources.cpu, lock=lock)
 
 
 def _check_data(trials: list[Trial], root: Path | None) -> dict[str, str]:

@@ -46,8 +46,8 @@ class DpSgd(Noisy):
         adjacency="add or remove one record",
         sampler="Poisson, participation hidden",
         theorem="Mironov, Talwar and Zhang 2019, arXiv 1908.10530",
-        not_covered="the choice among trials, accuracies on held-out training records, and, with randomness: research, "
-        "whoever knows the seed",
+        not_covered="the training loss that reports show, which has no noise, the choice among trials, accuracies on "
+        "held-out training records, and, with randomness: research, whoever knows the seed",
     )
     options: ClassVar[tuple[str, ...]] = ("dpsgd",)
     defaults: ClassVar = {"norm": "group", "normalize": "expected"}

@@ -115,9 +115,7 @@ def test_plan_quickstart(sweep):
     points = [line for line in out.splitlines() if re.match(r"\s*(0\.3|1|3)\s+[\d.]+", line)]
     assert len(points) == 24 and "infeasible" not in out
     assert "24 points, 24 feasible; 48 trials; 84,000 steps" in out and "ASHA may save about" in out
-    assert re.search(
-        r"the whole sweep, every trial at full length: 3\.8\d* at δ = 1e-05, nominal ε \(Theorem 10\)", out
-    )
+    assert re.search(r"the whole sweep, every trial at full length: 3\.8\d* at δ = 1e-5, nominal ε \(Theorem 10\)", out)
     # γ_eff of the first row is that of the file.
     γ, γ_eff, _, κ = map(float, points[0].split()[1:5])
     assert γ_eff == 0.003 and abs(γ * κ - 0.003) < 2e-5

@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from importlib.metadata import version
 
 import pytest
 from mpmath import log, mp, mpf
@@ -12,6 +13,7 @@ from sweep.account import Account
 from sweep.campaign import Campaign
 from sweep.expand import launch_order
 from sweep.ledger import FOLDER, Ledger
+from sweep.lock import Lock
 from sweep.planning import plan
 from sweep.spec import SpecError
 from sweep.storage import Folder, StoreError
@@ -153,6 +155,18 @@ def test_other_threads_are_other_bits(begin):
     assert account.steps == 80
 
 
+@pytest.mark.parametrize("changed", ["torch", "dirdp", "processor"])
+def test_other_versions_and_processors_are_other_bits(begin, monkeypatch, changed):
+    sweep = a_sweep()
+    run(begin, sweep)
+    if changed == "processor":
+        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX1024")
+    else:
+        monkeypatch.setattr("sweep.account.version", lambda name: "99" if name == changed else version(name))
+    _, account = run(begin, sweep, name="removed")
+    assert account.steps == 80
+
+
 def test_removed_results_are_still_paid_for(begin):
     run(begin, a_sweep(GRID))
     _, account = begin(a_sweep({"lr": 9}), name="removed")
@@ -221,6 +235,29 @@ def test_data_are_told_apart_by_content(begin, files):
     ]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_trained_on_data_that_have_changed_since_is_still_theirs(begin, files, again):
+    for content, space in (("ab", {"lr": 1}), ("cd", {"lr": [1, 2]})):
+        campaign, account = begin(a_sweep(space), name=content if again else "results")
+        account.know("digits", content * 32)
+        simulate(campaign, accuracy)
+    found = {data.sha256[:2]: (data.spent.epsilon, data.planned.epsilon) for data in Ledger.read(files).data_sets()}
+    assert found.keys() == {"ab", "cd"}
+    assert found["ab"] == (pytest.approx(epsilon_of(1)), pytest.approx(epsilon_of(1)))
+    assert found["cd"] == (pytest.approx(epsilon_of(2 if again else 1)), pytest.approx(epsilon_of(2)))
+
+
+def test_data_that_change_during_a_run_are_told_apart(begin, files):
+    campaign, account = begin(a_sweep({"lr": [1, 2]}))
+    for content in ("ab", "cd"):
+        account.know("digits", content * 32)
+        trial = campaign.next()
+        for step in trial.plan.report_steps:
+            campaign.report(trial.id, message(trial, step, 0.5))
+    found = {data.sha256[:2]: data.spent.epsilon for data in Ledger.read(files).data_sets()}
+    assert found == {"ab": pytest.approx(epsilon_of(1)), "cd": pytest.approx(epsilon_of(1))}
+
+
 def test_data_are_known_by_name_until_a_trial_has_read_them(begin, files):
     campaign, _ = begin(a_sweep(GRID))
     trial = campaign.next()
@@ -265,6 +302,20 @@ def test_a_budget_is_kept(begin, files, room, at_once, scheduler):
 def test_of_its_own_epsilon_a_trial_fits(begin):
     campaign, _ = run(begin, a_sweep(trial={"reports": 40}, budget={"sweep_epsilon": 1}))
     assert [record.end_reason for record in campaign.records.values()] == ["completed"]
+
+
+def test_a_driver_that_was_taken_over_charges_nothing_more(files):
+    """Between two heartbeats, too: the other one does not know what this one would start."""
+    laid_out = plan(budgeted(8))
+    with Lock(files) as first:
+        account = Account(laid_out, files, device="cpu", threads=1, lock=first)
+        assert account.charge(laid_out.trials[0], 0)
+        with Lock(files, force=True) as second:
+            with pytest.raises(StoreError, match="taken over"):
+                account.charge(laid_out.trials[1], 0)
+            other = Account(laid_out, files, device="cpu", threads=1, lock=second)
+            assert other.charge(laid_out.trials[1], 0)
+    assert charged(files) == [(0, 10), (0, 10)]
 
 
 def test_a_raised_budget_goes_on_where_it_ended(begin, files):

@@ -156,7 +156,7 @@ def test_no_mechanism_no_bound():
 def test_the_least_delta_is_the_sweep_s():
     laid_out = plan(a_sweep({"lr": 1, "delta": [1e-5, 1e-7, 1e-6]}))
     assert laid_out.delta == 1e-7
-    assert "δ = 1e-07" in plan_totals(laid_out)
+    assert "δ = 1e-7" in plan_totals(laid_out)
 
 
 # What `sweep plan` prints

@@ -11,6 +11,7 @@ from dirdp.methods.nonprivate import NonPrivate
 from sweep.account import Account
 from sweep.campaign import Campaign
 from sweep.ledger import Ledger
+from sweep.plan_table import sweep_lines
 from sweep.planning import plan
 from sweep.privacy import UNACCOUNTED, choosing, sweep_statement, trial_statement, weakest
 from sweep.results import Results, privacy_statement
@@ -121,7 +122,48 @@ def test_totals_show_the_other_sweeps_on_the_storage(tmp_path):
         run(a_sweep({"lr": [1, 2]}).model_copy(update={"name": name}), tmp_path)
     statement = privacy_statement("two", storage=Folder(tmp_path))
     assert said(statement, "sweeps", -1) == "one, two"
+    assert said(statement, "planned", -1).endswith("whatever the results of the others were")
     assert float(said(statement, "planned", -1).split()[0]) > float(said(statement, "sweep_epsilon_planned").split()[0])
+
+
+def test_a_plan_that_no_run_has_begun_is_included(tmp_path):
+    run(a_sweep({"lr": [1, 2]}), tmp_path)
+    ledger, wider = Ledger.read(Folder(tmp_path)), a_sweep({"lr": [1, 2]}, seeds=5)
+    planned = said(of(wider, ledger), "sweep_epsilon_planned")
+    assert float(planned.split()[0]) >= plan(wider).sweep_epsilon
+    assert planned.endswith("it holds only if that was done whatever the results were")
+    assert f"{planned.split()[0]} at δ = 1e-5" in sweep_lines(plan(wider), ledger)[0]
+    assert planned.split()[0] == said(of(wider, ledger), "planned", -1).split()[0]
+    assert not said(of(a_sweep({"lr": [1, 2]}), ledger), "sweep_epsilon_planned").endswith("the results were")
+    assert len(ledger.plans) == 1, "only asked about"
+
+
+def test_a_smaller_delta_is_that_of_every_number(tmp_path):
+    run(a_sweep({"lr": [1, 2]}), tmp_path)
+    ledger, smaller = Ledger.read(Folder(tmp_path)), a_sweep({"lr": [1, 2]}, trial={"delta": 1e-9})
+    for text in (said(of(smaller, ledger), "sweep_epsilon_planned"), *sweep_lines(plan(smaller), ledger)[:1]):
+        epsilon = float(re.search(r"([\d.]+) at δ = 1e-9", text)[1])
+        assert epsilon >= plan(a_sweep({"lr": [1, 2]})).curve.epsilon(1e-9).epsilon > 1.5
+
+
+@pytest.mark.parametrize("keys", [{"budget": {"sweep_epsilon": 1.01}}, {"trial": {"delta": 1e-9}}])
+def test_a_budget_that_is_exceeded_already_does_not_hold(tmp_path, keys):
+    sweep = {"space": {"lr": [1, 2, 3]}, "budget": {"sweep_epsilon": 1.4}}
+    run(a_sweep(**sweep), tmp_path)
+    ledger = Ledger.read(Folder(tmp_path))
+    assert said(of(a_sweep(**sweep | keys), ledger), "budget.sweep_epsilon").endswith(
+        "nothing more is started under it"
+    )
+    assert "exceeded" not in of(a_sweep(**sweep), ledger).text()
+
+
+def test_a_budget_is_called_by_the_weakest_of_all_that_was_started(tmp_path):
+    pytest.importorskip("opacus")
+    run(a_sweep(budget={"sweep_epsilon": 8}), tmp_path)
+    proved = a_sweep(trial={"method": "dpsgd"}, budget={"sweep_epsilon": 8})
+    statement = of(proved, Ledger.read(Folder(tmp_path)))
+    assert "8 at δ = 1e-5, nominal ε (Theorem 10) (the weakest of" in said(statement, "budget.sweep_epsilon")
+    assert {"nominal ε (Theorem 10)", "ε (DP-SGD, Gaussian RDP)"} < {section.title for section in statement.sections}
 
 
 def test_private_scores_leave_no_guarantee():
@@ -130,7 +172,10 @@ def test_private_scores_leave_no_guarantee():
     for sweep in (a_sweep(), a_sweep(score_data="public"), a_sweep(trial={"dataset": "medmnist:dermamnist"})):
         assert UNACCOUNTED not in of(sweep).text()
     steered_by_test = {"asha": {"metric": "test_accuracy"}}
-    assert UNACCOUNTED not in of(a_sweep(trial=HELD_OUT, scheduler=steered_by_test)).text()
+    by_test = of(a_sweep(trial=HELD_OUT, scheduler=steered_by_test))
+    assert UNACCOUNTED not in by_test.text()
+    assert said(by_test, "scores").endswith("neither publish them nor choose by them")
+    assert said(of(a_sweep()), "scores").endswith("not under the guarantee")
     with pytest.raises(SpecError, match="score_data=public"):
         plan(a_sweep(trial=HELD_OUT, score_data="public"))
 
@@ -173,6 +218,20 @@ def test_a_random_number_needs_public_scores_and_a_mechanism():
     assert "no bound" in choosing(plan(mixed))
 
 
+def test_the_bound_for_the_winner_is_called_by_the_weakest_of_the_whole_space():
+    pytest.importorskip("opacus")
+    for seed in range(8):  # whether both methods were drawn or only one
+        one_draw = a_sweep({"method": {"choice": ["dpsgd", "dirichlet"]}, "lr": 1}, trials=RANDOM, sampling_seed=seed)
+        assert "nominal ε (Theorem 10) (the weakest of" in choosing(plan(one_draw.model_copy(update={"samples": 1})))
+
+
+def test_a_number_of_draws_that_follows_from_a_seed_is_no_secret():
+    assert "follows from sampling_seed" in choosing(plan(random_search()))
+    secure = random_search()
+    secure = secure.model_copy(update={"trial": secure.trial | {"randomness": "secure"}})
+    assert "sampling_seed" not in choosing(plan(secure))
+
+
 def test_the_loss_of_a_draw_is_the_greatest_over_the_space():
     both = a_sweep({"epsilon": {"choice": [1, 4]}, "lr": 1}, trials=RANDOM)
     four = a_sweep({"epsilon": 4, "lr": 1}, trials=RANDOM)
@@ -189,6 +248,11 @@ def test_a_trial_keeps_its_target(tmp_path):
     statement = privacy_statement("tiny", storage=Folder(tmp_path), trial=trial_id[:6])
     assert said(statement, "target") == "1 at δ = 1e-5, also if it is stopped early"
     assert said(statement, "so far").endswith("in 40 steps, completed")
+    (trial,) = (one for one in plan(sweep).trials if one.id == trial_id)
+    record = replace(campaign.records[trial_id], end_reason="early_stopped")
+    record.reports = record.reports[:2]
+    stopped = said(trial_statement(plan(sweep), trial, record), "so far")
+    assert stopped.endswith("in 20 steps, early_stopped: ex post, no guarantee by itself")
     assert "choice of this trial among others" in said(statement, "not included")
     with pytest.raises(SpecError, match="2 trials of tiny have an id that begins with ''"):
         privacy_statement("tiny", storage=Folder(tmp_path), trial="")

@@ -290,7 +290,7 @@ def test_the_parent_has_the_whole_sweep_s_epsilon(ran, tracked):
     tag = tracked.parent.data.tags["sweep.sweep_epsilon_planned"]
     shown = float(tag.partition("length: ")[2].partition(" ")[0])
     assert planned <= shown < planned + 1e-4  # rounded up, never down
-    assert "nominal" in tag and "1e-05" in tag
+    assert "nominal" in tag and "1e-5" in tag
     assert tracked.parent.data.params == {"trials": "8", "points": "4", "seeds": "2"}
     assert tracked.parent.data.tags["sweep.title"] == "A [draft] of it"
 
