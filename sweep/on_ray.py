@@ -31,7 +31,8 @@ from sweep.workers import Gate
 
 __all__ = ["ResourceError", "run_on_ray"]
 
-_RETRIES = 2
+_RETRIES = 4
+"""Deaths in a row that a trial may have without getting any further: on spot machines they come in bursts."""
 _CONNECT_SECONDS = 5.0
 _PENDING = 8
 """Trials that wait for a place on a cluster: what an autoscaler sees, so as many nodes may come at once."""

@@ -83,6 +83,7 @@ class Run:
         self.campaign = Campaign(plan(sweep), Store(Folder(folder / "tiny")), listeners=[self])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(on_ray, "_RayTrial", watched(folder, **deaths))
+            patch.setattr(on_ray, "_RETRIES", 2)
             run_on_ray(
                 self.campaign,
                 sweep.resources,

@@ -57,10 +57,11 @@ def test_the_script_needs_a_folder_that_all_nodes_see(slurm):
 def test_a_sweep_runs_on_the_nodes_of_a_job(slurm, tmp_path, empty_store, end):
     (tmp_path / "results").mkdir()
     shutil.copy(empty_store, tmp_path / "results" / "mlflow.db")
-    steps = 40 if end == "by itself" else 200_000
-    (tmp_path / "tiny.yaml").write_text(
-        TEXT.replace("steps: 40", f"steps: {steps}").replace("reports: 4", "reports: 400")
-    )
+    endless = {"steps: 40": "steps: 200000", "reports: 4": "reports: 400", "epsilon: 1": "epsilon: .inf"}
+    text = TEXT
+    for old, new in endless.items() if end == "by the signal" else ():
+        text = text.replace(old, new)
+    (tmp_path / "tiny.yaml").write_text(text)
     with (tmp_path / "output").open("w") as output:
         job = subprocess.Popen(
             ["bash", SCRIPT, "tiny.yaml"],
@@ -84,7 +85,7 @@ def test_a_sweep_runs_on_the_nodes_of_a_job(slurm, tmp_path, empty_store, end):
     if end == "by itself":
         assert (status, ends, len(records)) == (0, {"completed"}, 4), said
     else:
-        assert status == 1 and ends == {"interrupted"} and "not complete" in said
+        assert status == 1 and ends == {"interrupted"} and "not complete" in said, said
     starts = [line for line in (tmp_path / "calls").read_text().splitlines() if "ray start" in line]
     assert ["--head" in line for line in starts] == [True, False]
     assert not (tmp_path / "token").exists()
