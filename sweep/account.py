@@ -18,6 +18,7 @@ from sweep.lock import Lock
 from sweep.planning import Plan, Segment, Spending
 from sweep.spec import SpecError
 from sweep.storage import Storage
+from sweep.version import project_version
 
 __all__ = ["Account"]
 
@@ -37,8 +38,8 @@ class Account:
     def __init__(self, plan: Plan, storage: Storage, *, device: str, threads: int, lock: Lock | None = None):
         self._plan, self._storage, self._lock = plan, storage, lock
         self._run = uuid4().hex[:12]
-        # Other versions or another kind of processor would combine the same noise with other gradients.
-        same = (device, str(threads), version("torch"), version("dirdp"), torch.backends.cpu.get_cpu_capability())
+        # Other code or another kind of processor would combine the same noise with other gradients.
+        same = (device, str(threads), version("torch"), project_version(), torch.backends.cpu.get_cpu_capability())
         self._where = " ".join(same) if device == "cpu" else None
         self._data: dict[str, str] = {}
         self._reserved: dict[str, Fraction] = {}

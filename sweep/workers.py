@@ -7,12 +7,10 @@ once and places no further trial there. So it also goes for nodes that join whil
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import logging
 import socket
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +20,12 @@ from ray import tune
 from dirdp import datasets
 from dirdp.plan import TrainingPlan
 from sweep.spec import Resources
+from sweep.version import project_version
 
 if TYPE_CHECKING:
     from sweep.expand import Trial
 
-__all__ = ["Gate", "WorkerError", "data_checksum", "identity", "project_version", "refusal", "request"]
+__all__ = ["Gate", "WorkerError", "data_checksum", "identity", "refusal", "request"]
 
 log = logging.getLogger("sweep")
 
@@ -36,24 +35,6 @@ _NODE_ID = "ray.io/node-id"  # a label that Ray gives to each node
 
 class WorkerError(ValueError):
     """No node is left that has the driver's project and data; the message names the nodes."""
-
-
-@lru_cache
-def project_version() -> str:
-    """The project's version, and a checksum of its code, since two states of it may bear one version.
-
-    Files count by their place inside the packages, wherever those are installed.
-    """
-    digest = hashlib.sha256()
-    for module in ("dirdp", "sweep"):
-        root = Path(str(resources.files(module)))
-        for path in sorted(root.rglob("*.py")):
-            digest.update(f"{module}/{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
-    try:
-        version = importlib.metadata.version("dirdp")
-    except importlib.metadata.PackageNotFoundError:  # run from its folder
-        version = "uninstalled"
-    return f"{version}+{digest.hexdigest()[:12]}"
 
 
 @lru_cache(maxsize=8)

@@ -2,10 +2,6 @@
 
 import json
 import logging
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +12,8 @@ from dirdp import datasets
 from sweep import workers
 from sweep.expand import expand
 from sweep.spec import Resources
-from sweep.workers import Gate, WorkerError, data_checksum, identity, project_version, refusal
+from sweep.version import project_version
+from sweep.workers import Gate, WorkerError, data_checksum, identity, refusal
 
 from .spaces import a_sweep
 
@@ -44,30 +41,6 @@ def nodes(monkeypatch):
 
     monkeypatch.setattr(ray, "get_runtime_context", Context)
     return there
-
-
-def test_the_version_names_the_code_not_its_place(tmp_path):
-    root = Path(workers.__file__).parents[1]
-    copy = tmp_path / "copy"
-    for module in ("dirdp", "sweep", "search_spaces"):
-        shutil.copytree(root / module, copy / module, ignore=shutil.ignore_patterns("__pycache__"))
-    assert version_in(copy) == project_version()
-    with (copy / "dirdp" / "accounting.py").open("a") as file:
-        file.write("\n")
-    assert version_in(copy) != project_version()
-
-
-def version_in(folder):
-    code = "from sweep.workers import project_version; print(project_version())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
 
 
 def test_the_checksum_sees_every_image_and_label(tmp_path):
