@@ -3,7 +3,6 @@
 import json
 import math
 from fractions import Fraction
-from importlib.metadata import version
 
 import pytest
 from mpmath import log, mp, mpf
@@ -155,14 +154,18 @@ def test_other_threads_are_other_bits(begin):
     assert account.steps == 80
 
 
-@pytest.mark.parametrize("changed", ["torch", "dirdp", "processor"])
-def test_other_versions_and_processors_are_other_bits(begin, monkeypatch, changed):
+@pytest.mark.parametrize(
+    ("where", "other"),
+    [
+        ("torch.backends.cpu.get_cpu_capability", lambda: "AVX1024"),
+        ("sweep.account.version", lambda package: "99"),
+        ("sweep.account.project_version", lambda: "99+other"),
+    ],
+)
+def test_other_versions_and_processors_are_other_bits(begin, monkeypatch, where, other):
     sweep = a_sweep()
     run(begin, sweep)
-    if changed == "processor":
-        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX1024")
-    else:
-        monkeypatch.setattr("sweep.account.version", lambda name: "99" if name == changed else version(name))
+    monkeypatch.setattr(where, other)
     _, account = run(begin, sweep, name="removed")
     assert account.steps == 80
 
