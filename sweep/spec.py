@@ -125,6 +125,10 @@ class Trials(_Strict):
     random_stopping: RandomStopping
 
 
+_TAKEN = ("ledger", "mlartifacts")
+"""Folders that lie beside those of the sweeps on a storage."""
+
+
 class Sweep(_Strict):
     """A search space, resolved: `trial` holds what all trials share, `space` the grids whose union is searched.
 
@@ -149,6 +153,13 @@ class Sweep(_Strict):
     score_data: Literal["public", "private"] | None = None
     resources: Resources = Resources()
     sizes: dict[str, dict[str, Any]] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _is_free(cls, name: str) -> str:
+        if name in _TAKEN:
+            raise ValueError(f"{name!r} is a folder of the storage itself; give the sweep another --name")
+        return name
 
     @field_validator("space", mode="before")
     @classmethod

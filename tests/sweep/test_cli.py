@@ -333,6 +333,7 @@ def test_a_variation_with_a_name_keeps_its_results_apart(ran, sweep):
     assert "2 completed" in sweep("status", "mine", "--storage", storage)[1]
     assert "8 completed" in sweep("status", "tiny", "--storage", storage)[1]
     a_fault(sweep("run", folder / "tiny.yaml", "--name", "../up"), "--name '../up'", "expected letters, digits")
+    a_fault(sweep("run", folder / "tiny.yaml", "--name", "ledger"), "ledger", "folder of the storage itself")
 
 
 def test_a_report_goes_to_mlflow_too(ran, sweep):
