@@ -282,10 +282,11 @@ def _check_storage(storage: Storage) -> None:
     token = f".seen-{uuid.uuid4().hex}"
     storage.write(token, b"")
     try:
-        for node in nodes:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            sees = ray.remote(_sees).options(num_cpus=0, scheduling_strategy=there)
-            if not ray.get(sees.remote(storage.uri, token)):
+        there = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+        sees = ray.remote(num_cpus=0)(_sees)
+        asked = [sees.options(scheduling_strategy=place).remote(storage.uri, token) for place in there]
+        for node, found in zip(nodes, ray.get(asked), strict=True):
+            if not found:
                 raise ResourceError(
                     f"node {node['NodeManagerHostname']} does not see the storage {storage}; give a --storage that "
                     "all nodes share: a mounted file system, s3:// or gs://"
