@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -71,13 +72,15 @@ class Driver:
     def __init__(self, space, folder, *options):
         self.folder = folder
         command = [sys.executable, "-m", "sweep", "run", space, "--storage", self.folder, *options]
-        self._process = subprocess.Popen(
-            list(map(str, command)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "RAY_AUTH_MODE": "disabled"},
-        )
+        # Not a pipe: Ray says so much of each death that it would fill up, and the driver wait for a reader.
+        self._printed = folder / f"printed-{uuid.uuid4().hex}"
+        with self._printed.open("w") as output:
+            self._process = subprocess.Popen(
+                list(map(str, command)),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+            )
 
     def wait_for(self, reports):
         """Wait until the storage has so many reports of all trials together; return whether the driver still runs."""
@@ -92,11 +95,12 @@ class Driver:
 
     def kill(self):
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
     def finish(self):
-        printed, _ = self._process.communicate(timeout=DEADLINE_S)
-        assert self._process.returncode == 0, printed
+        status = self._process.wait(timeout=DEADLINE_S)
+        printed = self._printed.read_text()
+        assert status == 0, printed
         return printed
 
 
