@@ -226,6 +226,7 @@ def _connected(address: str | None) -> Iterator[None]:
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
     # Tune looks for result files that we do not let it write, and would name each one it misses.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune.execution.tune_controller").addFilter(_without_traceback)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     # A short folder, since Ray's socket paths lie below it and have a length limit; "local", since a bare init would
     # join any cluster on this machine.
@@ -239,6 +240,12 @@ def _connected(address: str | None) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """A trial raises nothing, so that what Tune reports is a death; where Ray has noticed it is of no help."""
+    record.exc_info = None
+    return True
 
 
 def _check_reachable(address: str) -> None:
