@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray._private.authentication import authentication_utils
 
 from sweep.cluster import submit as submitting
 from sweep.cluster.submit import SubmitError, package, size_line, submit
@@ -24,6 +25,8 @@ def no_token(monkeypatch, tmp_path):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "SWEEP_STORAGE", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "no-token"))
+    # A process that ran Ray before, as another test may have, has its authentication on for good, with that token.
+    monkeypatch.setattr(authentication_utils, "is_token_auth_enabled", lambda: False)
 
 
 @pytest.fixture
